@@ -1,0 +1,1 @@
+"""What the program does: settings, ingestion, search, prompts, one turn of a conversation, the command line."""
