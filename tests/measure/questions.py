@@ -1,0 +1,72 @@
+"""Natural questions on real PDFs through the command line: is the right page among the first passages, is the answer right?
+
+    python tests/measure/questions.py --folder DIR_WITH_PDFS [--whole] [--set questions.toml]
+
+Prints one line a question and the totals. An answer is right when it matches the question's expression; look at the printed
+answers too, an expression can be fooled.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--set", type=Path, default=Path(__file__).with_name("questions.toml"))
+    parser.add_argument(
+        "--whole", action="store_true", help="ask about the whole document; those that do not fit are counted as such"
+    )
+    parser.add_argument("--model", default=None)
+    args = parser.parse_args()
+    total = hits = right = cited = refused = 0
+    with tempfile.TemporaryDirectory() as data:
+        for document in tomllib.loads(args.set.read_text())["document"]:
+            questions = document["question"]
+            command = [
+                sys.executable,
+                "-m",
+                "app.cli",
+                "--data-dir",
+                data,
+                "ask",
+                str(args.folder / document["file"]),
+                "--json",
+            ]
+            command += ["--model", args.model] if args.model else []
+            command += ["--whole"] if args.whole else []
+            for question in questions:
+                command += ["-q", question["text"]]
+            done = subprocess.run(command, capture_output=True, text=True)
+            total += len(questions)
+            if done.returncode == 3:
+                refused += len(questions)
+                print(f"-- {document['file']}: does not fit: {done.stderr.strip()}")
+                continue
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            for question, line in zip(questions, done.stdout.strip().splitlines(), strict=True):
+                reply = json.loads(line)
+                pages = [passage["page"] for passage in reply["passages"][:3]]
+                hit = bool(set(pages) & set(question["pages"]))
+                good = bool(re.search(question["answer"], reply["answer"], re.IGNORECASE | re.DOTALL))
+                source = bool({c["page"] for c in reply["citations"]} & set(question["pages"]))
+                hits, right, cited = hits + hit, right + good, cited + source
+                marks = f"{'page' if hit else '----'} {'right' if good else '-----'} {'cited' if source else '-----'}"
+                print(
+                    f"{marks} | {question['text']} | want {question['pages']} got {pages} | {reply['answer'].strip()[:160]!r}",
+                    flush=True,
+                )
+    print(
+        f"right page in the first three passages {hits}/{total}; answer right {right}/{total}; right page cited {cited}/{total}; refused {refused}"
+    )
+
+
+if __name__ == "__main__":
+    main()
