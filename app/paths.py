@@ -1,0 +1,70 @@
+"""Where the app keeps things: one data folder, private to the user, with a fixed layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import AppError
+
+DATA_DIR_VARIABLE = "UNABRIDGED_DATA_DIR"
+
+
+def resolve_data_dir(given: Path | str | None, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
+    """(absolute data folder, where the choice came from): given, else the variable, else the user's own."""
+    if given is not None:
+        return Path(given).expanduser().absolute(), "flag --data-dir"
+    named = environment.get(DATA_DIR_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute(), f"environment {DATA_DIR_VARIABLE}"
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("unabridged", appauthor=False)).absolute(), "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The layout below one data folder. library.db and kvcache.db lie in `root` itself."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "settings.toml"
+
+    @property
+    def models(self) -> Path:
+        """Downloaded and imported models, one file or folder each."""
+        return self.root / "models"
+
+    @property
+    def documents(self) -> Path:
+        """The app's own copies of added files, so that a cited page still opens when the original is gone."""
+        return self.root / "documents"
+
+    @property
+    def temp(self) -> Path:
+        """Uploads on their way in, and Gradio's temporary files."""
+        return self.root / "temp"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def prepare(self) -> Paths:
+        """Makes the folders, readable by their owner only. Raises AppError when the place cannot be written."""
+        try:
+            for folder in (self.root, self.models, self.documents, self.temp, self.logs):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if folder != self.root:
+                    folder.chmod(0o700)
+        except OSError as error:
+            raise AppError(
+                f"The data folder {self.root} cannot be written: {error.strerror or error}.",
+                "Choose another one with --data-dir, or make room.",
+            ) from error
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise AppError(f"The data folder {self.root} cannot be written.", "Choose another one with --data-dir.")
+        return self
