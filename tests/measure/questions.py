@@ -1,9 +1,9 @@
-"""Natural questions on real PDFs through the command line: is the right page among the first passages, is the answer right?
+"""Natural questions on real PDFs through the command line: right page among the first passages, right answer?
 
     python tests/measure/questions.py --folder DIR_WITH_PDFS [--whole] [--set questions.toml]
 
-Prints one line a question and the totals. An answer is right when it matches the question's expression; look at the printed
-answers too, an expression can be fooled.
+Prints one line a question and the totals. An answer is right when it matches the question's expression; look at the
+printed answers too, an expression can be fooled.
 """
 
 import argparse
@@ -59,13 +59,10 @@ def main() -> None:
                 source = bool({c["page"] for c in reply["citations"]} & set(question["pages"]))
                 hits, right, cited = hits + hit, right + good, cited + source
                 marks = f"{'page' if hit else '----'} {'right' if good else '-----'} {'cited' if source else '-----'}"
-                print(
-                    f"{marks} | {question['text']} | want {question['pages']} got {pages} | {reply['answer'].strip()[:160]!r}",
-                    flush=True,
-                )
-    print(
-        f"right page in the first three passages {hits}/{total}; answer right {right}/{total}; right page cited {cited}/{total}; refused {refused}"
-    )
+                print(f"{marks} | {question['text']} | want {question['pages']} got {pages}", flush=True)
+                print(f"      {reply['answer'].strip()[:200]!r}", flush=True)
+    print(f"right page in the first three passages {hits}/{total}; answer right {right}/{total}")
+    print(f"right page cited {cited}/{total}; refused {refused}")
 
 
 if __name__ == "__main__":

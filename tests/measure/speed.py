@@ -1,10 +1,10 @@
 """CPU speed of the starter model, engines in turn in one run, same token ids, same threads.
 
-    python tests/measure/speed.py --model FILE.gguf --text essay.txt [--length 4096] [--threads 2] [--rounds 3] [--peers transformers,llama]
+    python tests/measure/speed.py --model FILE.gguf --text essay.txt [--length 4096] [--threads 2] [--peers ...]
 
-TTFT is the time from the call to the first token; TPOT the mean time of the next tokens. transformers runs in float32 with
-SDPA, llama.cpp (through llama-cpp-python, if it is importable or --llama-python names an interpreter that has it) with the
-file's own weights. Prints medians, ratios, and the packed decode's logit error against float32.
+TTFT is the time from the call to the first token; TPOT the mean time of the next tokens. transformers runs in float32
+with SDPA, llama.cpp (through llama-cpp-python; --llama-python names an interpreter that has it) with the file's own
+weights. Prints medians, ratios, and the packed decode's logit error against float32.
 """
 
 import argparse
@@ -19,10 +19,11 @@ LLAMA = """
 import json, sys, time
 from llama_cpp import Llama
 job = json.load(sys.stdin)
-llama = Llama(model_path=job["model"], n_ctx=job["length"] + 128, n_threads=job["threads"], n_threads_batch=job["threads"], verbose=False, seed=0)
+llama = Llama(model_path=job["model"], n_ctx=job["length"] + 128, n_threads=job["threads"],
+              n_threads_batch=job["threads"], verbose=False, seed=0)
 times = []
 for _ in range(job["rounds"]):
-    llama.reset(); llama._ctx.kv_cache_clear() if hasattr(llama._ctx, "kv_cache_clear") else llama._ctx.memory_clear(True) if hasattr(llama._ctx, "memory_clear") else None
+    llama.reset()
     start = time.perf_counter(); stamps = []
     for token in llama.generate(job["ids"], temp=0.0, reset=True):
         stamps.append(time.perf_counter())
@@ -90,6 +91,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from engine.tokenizer import Tokenizer
+
     from engine.weights import open_model
 
     source = open_model(args.model)
@@ -113,7 +115,8 @@ def main() -> None:
     for name, rows in table.items():
         ttft, tpot = (statistics.median(column) for column in zip(*rows, strict=True))
         print(
-            f"{name:14} TTFT {ttft:7.2f} s ({ttft / base[0]:5.2f} x ours)  TPOT {tpot:7.1f} ms ({tpot / base[1]:5.2f} x ours)  {rows}"
+            f"{name:14} TTFT {ttft:7.2f} s ({ttft / base[0]:5.2f} x ours)"
+            f"  TPOT {tpot:7.1f} ms ({tpot / base[1]:5.2f} x ours)  {rows}"
         )
 
 
