@@ -2,9 +2,9 @@
 
     python tests/measure/needles.py --model FILE.gguf --text essay.txt [--lengths 1000,4000,7000] [--peer]
 
-Five needles a cell (length x depth). A prompt is the ChatML skeleton with the essay, a needle sentence at the given depth
-and a question; greedy, 24 tokens. The score is the share of answers that contain the needle's number. `--peer` gives the
-same ids to transformers (float32, SDPA, the same RoPE base). Prints a table and, last, one JSON object.
+Five needles a cell (length x depth). A prompt is the ChatML skeleton with the essay, a needle sentence at the given
+depth and a question; greedy, 24 tokens. The score is the share of answers that contain the needle's number. `--peer`
+gives the same ids to transformers (float32, SDPA, the same RoPE base). Prints a table and, last, one JSON object.
 """
 
 import argparse
