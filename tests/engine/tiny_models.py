@@ -1,8 +1,8 @@
 """Tiny random models of every family, as a Hugging Face folder and as GGUF, with a small trained tokenizer.
 
-    model = make_model("qwen2", rope={"rope_type": "yarn", "factor": 4.0})    # a transformers model in eval mode, float32
-    save_folder(model, tmp_path / "hf")                                       # config, safetensors, tokenizer, template
-    write_gguf(model, tmp_path / "model.gguf", tensor_type="Q4_0")            # llama and mistral: Q and K rows permuted
+    model = make_model("qwen2", rope={"rope_type": "yarn", "factor": 4.0})  # a transformers model, eval mode, float32
+    save_folder(model, tmp_path / "hf")  # config, safetensors, tokenizer, template
+    write_gguf(model, tmp_path / "model.gguf", tensor_type="Q4_0")  # llama and mistral: Q and K rows permuted
 
 Weights are scaled by fan-in, so logits are far from constant and a wrong layer shows. The models' words are those of
 `TEXT`; vocab_size is the tokenizer's.
@@ -30,7 +30,8 @@ CHAT_TEMPLATE = (
 TEXT = (
     "The lighthouse keeper wrote down the weather every evening, in a book with 365 numbered pages.",
     "In 1912 the lamp was changed; the new one burned 24 litres of oil a night and was seen 18 miles away.",
-    "def largest(values):\n    best = values[0]\n    for value in values[1:]:\n        if value > best:\n            best = value\n"
+    "def largest(values):\n    best = values[0]\n    for value in values[1:]:\n"
+    "        if value > best:\n            best = value\n"
     "    return best\n",
     "Größe, café, naïve, 東京都の天気は晴れ, Привет мир, مرحبا, 👩‍🚀🚀 and — dashes … too.",
     "The contract ends on 31 December 2027, unless either party gives notice (section 4.2, page 17).",
@@ -144,7 +145,7 @@ def save_folder(
     dtype: torch.dtype = torch.float32,
     shards: int = 1,
 ) -> Path:
-    """Saves model, tokenizer and chat template in Hugging Face layout; with `shards` > 1, in several safetensors files."""
+    """Saves model, tokenizer and chat template in Hugging Face layout; `shards` > 1: in several safetensors files."""
     folder.mkdir(parents=True, exist_ok=True)
     size = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
     limit = f"{math.ceil(size / shards / 1000)}KB" if shards > 1 else "50GB"
@@ -167,7 +168,7 @@ def save_folder(
 
 
 def permute_rows(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders the rows of a Q or K weight from half-split to interleaved RoPE, as GGUF stores the llama architecture."""
+    """Rows of a Q or K weight from half-split to interleaved RoPE, as GGUF stores the llama architecture."""
     rows = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
