@@ -55,13 +55,9 @@ class ModelInfo:
         if not self.is_demo:
             return None
         from engine import RopeScaling
+        from engine.rope import ntk_factor
 
         return RopeScaling(kind="ntk", factor=ntk_factor(_STARTER_ROPE_BASE_TIMES, _STARTER_HEAD_DIM))
-
-
-def ntk_factor(base_times: float, head_dim: int) -> float:
-    """The 'ntk' factor that multiplies RoPE's base by base_times: base * factor ** (d / (d - 2))."""
-    return base_times ** ((head_dim - 2) / head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,137 @@
+"""`unabridged ask FILE... -q TEXT`: questions about files, answered one after another, each by itself."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.commands import file_set
+from app.commands.common import add_setting_flags, opened, print_json, settings_from
+from app.commands.files import add_password_flag, attach
+from app.commands.watch import follow, print_end
+from app.errors import AppError, BadInput, WrongUse, as_app_error
+from app.report import CSV_COLUMNS, csv_row, turn_object
+
+if TYPE_CHECKING:
+    from app.pages import PageChoice
+    from app.turn import TurnState
+    from app.wiring import App
+
+_DESCRIPTION = """\
+Answers questions about files and folders. The files are read once: asked again, also on another day, what was read is
+re-used. Several questions are answered one by one, each as if it were the first.
+"""
+
+
+def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "ask", parents=[everywhere], help="ask questions about files", description=_DESCRIPTION
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="PDF, text, source file or folder")
+    parser.add_argument("-q", "--question", action="append", default=[], metavar="TEXT", help="may be repeated")
+    parser.add_argument("--questions", metavar="FILE", help="a question on each line; - reads standard input")
+    add_reading_flags(parser)
+    add_password_flag(parser)
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="one JSON object; one a line for several questions")
+    output.add_argument("--csv", action="store_true", help="one row a question, with a header")
+    add_setting_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def add_reading_flags(parser: argparse.ArgumentParser) -> None:
+    reading = parser.add_mutually_exclusive_group()
+    reading.add_argument(
+        "--whole", dest="reading", action="store_const", const="whole", help="answer from the whole documents"
+    )
+    reading.add_argument(
+        "--passages", dest="reading", action="store_const", const="passages", help="answer from the best passages"
+    )
+    parser.add_argument("--pages", metavar="PAGES", help="read only these pages, such as 1-12,15")
+
+
+def run(args: argparse.Namespace) -> int:
+    questions = _questions(args)
+    if not args.files:
+        raise WrongUse("No file was given.", 'For example: unabridged ask manual.pdf -q "How do I reset it?"')
+    paths = [Path(name) for name in args.files]
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"There is no file {path}.", "Check the name and the folder.")
+    settings = settings_from(args, reading=args.reading)
+    with opened(settings) as app:
+        return _ask_all(app, args, paths, questions)
+
+
+def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: list[str]) -> int:
+    from app.pages import PageChoice
+
+    pages = PageChoice.parse(args.pages) if args.pages else None
+    quiet, writer, code = args.json or args.csv, csv.writer(sys.stdout), 0
+    if args.csv:
+        writer.writerow(CSV_COLUMNS)
+    new_id = app.library.create_conversation(f"Command line: {', '.join(path.name for path in paths)}").id
+    try:
+        warnings = attach(app, new_id, paths, args.password)
+    except BaseException:
+        app.library.delete_conversation(new_id)
+        raise
+    conversation_id = file_set.settle(app, new_id)
+    for number, question in enumerate(questions):
+        if len(questions) > 1 and not quiet:
+            print(f"{chr(10) if number else ''}== {question}\n", flush=True)
+        file_set.start_over(app, conversation_id)
+        try:
+            state = _ask(app, conversation_id, question, pages, quiet)
+        except AppError as error:
+            if len(questions) == 1:
+                raise
+            code = code or error.exit_code
+            failure = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            if args.json:
+                print_json({"question": question} | failure)
+            elif args.csv:
+                writer.writerow(csv_row(question, failure))
+            else:
+                print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+            continue
+        if not quiet:
+            print_end(state, warnings)
+            continue
+        result = turn_object(state, warnings)
+        if args.json:
+            print_json(({"question": question} if len(questions) > 1 else {}) | result)
+        else:
+            writer.writerow(csv_row(question, result))
+            sys.stdout.flush()
+    return code
+
+
+def _ask(app: App, conversation_id: str, question: str, pages: PageChoice | None, quiet: bool) -> TurnState:
+    from app import assistant
+
+    job = assistant.ask(app, conversation_id, question, reading=app.settings.reading, pages=pages)
+    state = follow(job, quiet=quiet)
+    if state.error is not None:
+        raise as_app_error(state.error)
+    return state
+
+
+def _questions(args: argparse.Namespace) -> list[str]:
+    """-q and the lines of --questions, in that order; empty lines and lines that start with # are left out."""
+    questions = [question.strip() for question in args.question]
+    if args.questions:
+        try:
+            text = sys.stdin.read() if args.questions == "-" else Path(args.questions).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise BadInput(
+                f"The questions in {args.questions} cannot be read: {reason}.", "One question a line."
+            ) from None
+        questions += [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not questions or not all(questions):
+        raise WrongUse("No question was given.", "Give -q TEXT, or --questions FILE with one on each line.")
+    return questions

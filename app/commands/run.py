@@ -1,0 +1,58 @@
+"""`unabridged run`: serves the page on this computer and opens it in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from app import environment
+from app.commands.common import add_setting_flags, opened, settings_from
+from app.errors import AppError, WrongUse
+
+
+def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "run",
+        parents=[everywhere],
+        help="start the app and open it in the browser",
+        description="Starts the app. It prints one line with its address when it is ready; Ctrl-C ends it.\n"
+        "If it is running already with this data folder, that one is opened.",
+    )
+    parser.add_argument("--port", type=int, metavar="N", default=None, help="port to serve on (default: a free one)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to serve on (default: 127.0.0.1)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    add_setting_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.port is not None and not 0 <= args.port <= 65535:
+        raise WrongUse(f"There is no port {args.port}.", "Choose one from 1024 to 65535, or leave it out.")
+    environment.clean()
+    settings = settings_from(args)
+    from storage import DataFolderBusy
+
+    try:
+        with opened(settings) as app:
+            import ui
+
+            ui.launch(app, args.host, args.port, not args.no_browser)
+    except DataFolderBusy as busy:
+        return _open_running(busy.address, args.no_browser, busy)
+    except KeyboardInterrupt:
+        print("Unabridged has ended.", file=sys.stderr)
+    return 0
+
+
+def _open_running(address: str, no_browser: bool, busy: Exception) -> int:
+    """A second start shows the first one's page; without a page there is nothing to show."""
+    if not address:
+        raise busy
+    print(f"Unabridged is at {address}", flush=True)
+    if not no_browser:
+        import webbrowser
+
+        if not webbrowser.open(address):
+            raise AppError("No browser could be opened.", f"Open {address} yourself.")
+    return 0

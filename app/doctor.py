@@ -1,0 +1,264 @@
+"""Examines the installation and the machine. Every check runs, whatever the others found, and says one thing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from app.errors import as_app_error
+from app.models import ModelInfo, Models
+from app.paths import Paths
+from app.units import format_size
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+_LEAST_DISK = 10**9
+_SMALL = 10**9  # parameters; a larger model is not loaded just to see whether the engine works
+_TINY_CONTEXT = 256
+_SAFE_WAL = (3, 51, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """name: a word or two; detail: what was found, or what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """largest_context: tokens of prompt and answer that fit for the chosen model, an estimate from free memory and the
+    engine's own KV bytes per token; None when the engine did not run. memory_bytes: of the device. triton: its version,
+    None where it is not installed (the CPU needs none).
+    """
+
+    profile: str
+    reason: str
+    device: str
+    memory_bytes: int
+    largest_context: int | None
+    triton: str | None
+    sqlite_version: str
+    data_dir: str
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"checks": [asdict(check) for check in self.checks]}
+
+    def lines(self) -> list[str]:
+        context = f"{self.largest_context:,} tokens (estimate)" if self.largest_context else "unknown"
+        head = [
+            f"Profile          {self.profile}: {self.reason}",
+            f"Device           {self.device}, {format_size(self.memory_bytes)} of memory",
+            f"Largest context  {context}",
+            f"Triton           {self.triton or 'not installed'}",
+            f"SQLite           {self.sqlite_version}",
+            f"Data folder      {self.data_dir}",
+            "",
+        ]
+        return head + [f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}" for check in self.checks]
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What a tiny generation showed; kv_bytes_per_token stays 0 when it did not run."""
+
+    kv_bytes_per_token: int = 0
+
+
+def examine(settings: Settings) -> Report:
+    """Runs all checks; takes as long as loading the starter model once."""
+    import psutil
+
+    paths, engine = Paths(settings.data_dir), _Engine()
+    models = Models(paths.models)
+    checks: list[Check] = []
+    for name, check in (
+        ("python", _python),
+        ("torch", _torch),
+        ("packages", _packages),
+        ("sqlite", _sqlite),
+        ("data folder", partial(_data_folder, paths)),
+        ("disk", partial(_disk, paths)),
+        ("database", partial(_database, paths)),
+        ("starter model", partial(_starter, models)),
+        ("model", partial(_model, models, settings)),
+        ("engine", partial(_generation, models, settings, engine)),
+        ("port", _port),
+    ):
+        checks.append(_run(name, check))
+    profile, reason = choose_profile()
+    return Report(
+        profile=profile,
+        reason=reason,
+        device=f"CPU, {psutil.cpu_count(logical=False) or psutil.cpu_count() or 1} cores",
+        memory_bytes=psutil.virtual_memory().total,
+        largest_context=_largest_context(models, settings, engine),
+        triton=_version("triton"),
+        sqlite_version=sqlite3.sqlite_version,
+        data_dir=str(settings.data_dir),
+        checks=tuple(checks),
+    )
+
+
+def choose_profile() -> tuple[str, str]:
+    """(profile, why) for this machine. This version has the cpu profile only."""
+    try:
+        import torch
+    except ImportError as error:
+        return "cpu", f"torch cannot be imported ({error})"
+    if torch.cuda.is_available():
+        return "cpu", f"{torch.cuda.get_device_name(0)} is here, but this version runs on the CPU"
+    if torch.version.cuda is None:
+        return "cpu", "this torch build has no CUDA"
+    return "cpu", "no NVIDIA card was found"
+
+
+def _run(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, check())
+    except Exception as error:
+        return Check(name, False, str(as_app_error(error)))
+
+
+def _python() -> str:
+    return f"{sys.version.split()[0]} at {sys.executable}"
+
+
+def _torch() -> str:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+    total = float((torch.ones(64, 64) @ torch.ones(64, 64)).sum())
+    if total != 64.0**3:
+        raise RuntimeError(f"a matrix product gave {total}, not {64.0**3}")
+    return f"{torch.__version__}, {build}, {torch.get_num_threads()} threads"
+
+
+def _packages() -> str:
+    names = ("gradio", "gguf", "tokenizers", "sqlite-utils", "pypdfium2", "pypdf", "pathspec", "huggingface-hub")
+    missing = [name for name in names if _version(name) is None]
+    if missing:
+        raise RuntimeError(f"missing: {', '.join(missing)}; run `python3 installer setup` again")
+    return ", ".join(f"{name} {_version(name)}" for name in names)
+
+
+def _sqlite() -> str:
+    with sqlite3.connect(":memory:") as db:
+        db.execute("CREATE VIRTUAL TABLE t USING fts5 (text, tokenize='trigram')")
+        db.execute("INSERT INTO t VALUES ('unabridged')")
+        if db.execute("SELECT count(*) FROM t WHERE t MATCH 'abridg'").fetchone()[0] != 1:
+            raise RuntimeError("trigram search does not find what it should")
+    guarded = "" if sqlite3.sqlite_version_info >= _SAFE_WAL else "; one process at a time is enforced by a lock"
+    return f"{sqlite3.sqlite_version} with full-text search{guarded}"
+
+
+def _data_folder(paths: Paths) -> str:
+    paths.prepare()
+    return f"{paths.root} can be written"
+
+
+def _disk(paths: Paths) -> str:
+    free = shutil.disk_usage(paths.root).free
+    if free < _LEAST_DISK:
+        raise RuntimeError(f"only {format_size(free)} free; make room or choose another --data-dir")
+    return f"{format_size(free)} free"
+
+
+def _database(paths: Paths) -> str:
+    from storage import DataFolderBusy, DataFolderLock, Library
+
+    try:
+        lock = DataFolderLock(paths.root).acquire()
+    except DataFolderBusy as busy:
+        return f"in use: {busy.message}"
+    try:
+        library = Library.open(paths.root)
+        try:
+            return f"{len(library.documents())} documents, {len(library.conversations())} conversations"
+        finally:
+            library.close()
+    finally:
+        lock.release()
+
+
+def _starter(models: Models) -> str:
+    info = models.resolve("starter")
+    return f"{info.label}, {format_size(info.size)}, {info.path}"
+
+
+def _model(models: Models, settings: Settings) -> str:
+    info = models.resolve(settings.model)
+    context = settings.context or info.context
+    return f"{info.name}: {info.label}, {info.family}, {format_size(info.size)}, {context:,} tokens of context"
+
+
+def _generation(models: Models, settings: Settings, found: _Engine) -> str:
+    """Loads the chosen model, if it is small, else the starter, and lets it say one token."""
+    from engine import Engine, EngineConfig, Sampling
+
+    info = _small_one(models, settings)
+    config = EngineConfig(
+        model=info.path,
+        context=_TINY_CONTEXT,
+        rope_scaling=info.rope_scaling,
+        kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
+        decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
+        threads=settings.threads,
+    )
+    engine = Engine.load(config)
+    try:
+        ids = engine.tokenizer.encode("The capital of France is")
+        events = list(engine.generate(ids, Sampling(max_tokens=1)))
+        stats = events[-1].stats  # pyright: ignore[reportAttributeAccessIssue]  # Done is always last
+        if stats.output_tokens != 1:
+            raise RuntimeError(f"the engine gave {stats.output_tokens} tokens instead of 1")
+        if info.name == models.resolve(settings.model).name:
+            found.kv_bytes_per_token = engine.kv_bytes_per_token
+        return f"{info.name} read {len(ids)} tokens and answered one in {stats.ttft_s:.2f} s"
+    finally:
+        engine.close()
+
+
+def _small_one(models: Models, settings: Settings) -> ModelInfo:
+    chosen = models.resolve(settings.model)
+    return chosen if chosen.parameters < _SMALL else models.resolve("starter")
+
+
+def _largest_context(models: Models, settings: Settings, engine: _Engine) -> int | None:
+    """Tokens that fit into the memory that is free now, less the reserve, and into the model's own context."""
+    import psutil
+
+    if not engine.kv_bytes_per_token:
+        return None
+    info = models.resolve(settings.model)
+    weights = 4 * info.parameters  # prefill keeps float32 weights
+    room = psutil.virtual_memory().available - settings.memory_reserve - weights
+    return max(0, min(settings.context or info.context, room // engine.kv_bytes_per_token))
+
+
+def _port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1 can be served, for instance on port {listener.getsockname()[1]}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

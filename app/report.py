@@ -1,0 +1,119 @@
+"""One finished turn as a program reads it (JSON object, CSV row) and as a person does (sources, status line)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from app.citations import Citation
+    from app.turn import Passage, TurnState, TurnStats
+
+CSV_COLUMNS = (
+    "question",
+    "answer",
+    "citations",
+    "passages",
+    "prompt_tokens",
+    "reused_tokens",
+    "restored_tokens",
+    "computed_tokens",
+    "ttft_s",
+    "tpot_ms",
+    "output_tokens",
+    "finish_reason",
+    "model",
+    "kv_format",
+    "mode",
+    "warnings",
+    "error",
+)
+
+
+def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str, Any]:
+    """The JSON object of `ask --json`. `page` counts from 1; times are in seconds or milliseconds as named.
+
+    Every decode step yields one token and no KV page is ever demoted in this version, so accepted_per_step is 1 and
+    demoted_pages 0.
+    """
+    stats = state.stats
+    if stats is None:
+        raise ValueError(f"state: got phase {state.phase!r} without stats, need a finished turn")
+    return {
+        "answer": state.answer,
+        "citations": [
+            {"document": c.document, "page": c.page, "quote": c.quote, "status": c.status} for c in state.citations
+        ],
+        "passages": [
+            {"document": p.document, "page": p.page, "text": p.text, "score": round(p.score, 4)} for p in state.passages
+        ],
+        "prompt_tokens": stats.prompt_tokens,
+        "reused_tokens": stats.reused_tokens,
+        "restored_tokens": stats.restored_tokens,
+        "computed_tokens": stats.computed_tokens,
+        "ttft_s": round(stats.ttft_s, 4),
+        "tpot_ms": round(stats.tpot_ms, 3),
+        "output_tokens": stats.output_tokens,
+        "accepted_per_step": 1.0,
+        "finish_reason": stats.finish_reason,
+        "profile": stats.profile,
+        "model": stats.model,
+        "kv_format": stats.kv_format,
+        "mode": stats.mode,
+        "kv_pages_read_share": stats.kv_pages_read_share,
+        "demoted_pages": 0,
+        "peak_memory_bytes": stats.peak_memory_bytes,
+        "warnings": list(dict.fromkeys([*more_warnings, *state.warnings])),
+    }
+
+
+def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
+    """CSV_COLUMNS of one question; an error is {"error": sentence}."""
+    row = dict(result) | {"question": question, "error": result.get("error", "")}
+    row["citations"] = "; ".join(f"{c['document']} p. {c['page']}" for c in result.get("citations", ()))
+    row["passages"] = "; ".join(f"{p['document']} p. {p['page']}" for p in result.get("passages", ()))
+    row["warnings"] = " ".join(result.get("warnings", ()))
+    return [row.get(column, "") for column in CSV_COLUMNS]
+
+
+def passage_lines(passages: Iterable[Passage], width: int) -> list[str]:
+    """Each passage as its place and its text, wrapped to `width` characters."""
+    import textwrap
+
+    lines: list[str] = []
+    for passage in passages:
+        lines.append(place(passage.document, passage.page, passage.label))
+        text = " ".join(passage.text.split())
+        lines += textwrap.wrap(text, max(width - 4, 20), initial_indent="    ", subsequent_indent="    ")
+    return lines
+
+
+def citation_lines(citations: Iterable[Citation]) -> list[str]:
+    """One line a citation: its place, how far it was checked, and the quote."""
+    words = {"attributed": "likely source", "verified": "quote found", "near": "nearly this wording"}
+    words["not_found"] = "quote not found in the document"
+    lines = []
+    for citation in citations:
+        quote = f': "{" ".join(citation.quote.split())}"' if citation.quote else ""
+        where = place(citation.document, citation.page, citation.label)
+        lines.append(f"{where} ({words[citation.status]}){quote}")
+    return lines
+
+
+def place(document: str, page: int, label: str) -> str:
+    """'manual.pdf, page 12', with the printed label where it differs: 'manual.pdf, page 12 (printed xii)'."""
+    printed = f" (printed {label})" if label and label != str(page) else ""
+    return f"{document}, page {page}{printed}"
+
+
+def stats_line(stats: TurnStats) -> str:
+    """The numbers of one answer in one line."""
+    speed = f"{1000 / stats.tpot_ms:.1f} tokens/s" if stats.tpot_ms > 0 else "no speed yet"
+    read = "from the best passages" if stats.reading == "passages" else "from the whole document"
+    if stats.reading == "none":
+        read = "without a document"
+    return (
+        f"{stats.model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens | "
+        f"first token after {stats.ttft_s:.2f} s | {stats.output_tokens} tokens at {speed} | {stats.profile}, "
+        f"{stats.kv_format}, {stats.mode}"
+    )
