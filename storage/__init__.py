@@ -1,0 +1,48 @@
+"""SQLite storage: library.db (conversations, documents, search; precious) and kvcache.db (KV snapshots; disposable).
+
+Knows nothing of models, prompts or screens and imports nothing of ours. One process at a time may use a folder:
+take its DataFolderLock first. All errors are StorageError or ValueError (a value that no caller should pass).
+"""
+
+from storage.backup import list_backups, make_backup, restore_backup, start_empty
+from storage.errors import (
+    DatabaseDamaged,
+    DatabaseTooNew,
+    DataFolderBusy,
+    DiskFull,
+    FolderNotWritable,
+    NotFound,
+    StorageError,
+)
+from storage.kvcache import SnapshotStore, default_quota
+from storage.library import Library
+from storage.lock import DataFolderLock
+from storage.rows import Attachment, Backup, Conversation, Document, Hit, Message, PageRow, SnapshotStats
+from storage.snapshot_schema import SnapshotRow
+
+__all__ = [
+    "Attachment",
+    "Backup",
+    "Conversation",
+    "DataFolderBusy",
+    "DataFolderLock",
+    "DatabaseDamaged",
+    "DatabaseTooNew",
+    "DiskFull",
+    "Document",
+    "FolderNotWritable",
+    "Hit",
+    "Library",
+    "Message",
+    "NotFound",
+    "PageRow",
+    "SnapshotRow",
+    "SnapshotStats",
+    "SnapshotStore",
+    "StorageError",
+    "default_quota",
+    "list_backups",
+    "make_backup",
+    "restore_backup",
+    "start_empty",
+]

@@ -1,0 +1,142 @@
+"""Documents, their pages, and which conversation uses them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlite_utils import Database
+
+from storage.base import LibraryPart, checked_hex64, new_id, not_found, now, storable
+from storage.passages import split_pages
+from storage.rows import Attachment, Document, PageRow
+from storage.search_index import index_document
+
+_DOCUMENTS_OF = """
+    SELECT documents.*, conversation_documents.after_message FROM conversation_documents
+    JOIN documents ON documents.id = conversation_documents.document_id
+    WHERE conversation_documents.conversation_id = ? ORDER BY conversation_documents.position
+"""
+
+
+class Documents(LibraryPart):
+    def add_document(
+        self,
+        sha256: str,
+        name: str,
+        kind: str,
+        extractor: str,
+        pages: Sequence[PageRow],
+        size: int,
+        source: str = "",
+    ) -> Document:
+        """Stores a document's text and makes it searchable; the same sha256 and extractor give the stored one back."""
+        checked_hex64("sha256", sha256)
+        stored = self.find_document(sha256, extractor)
+        if stored is not None:
+            return stored
+        rows = [(page.index, storable(page.label), storable(page.text), page.flag) for page in pages]
+        if len({row[0] for row in rows}) != len(rows):
+            raise ValueError("pages: got the same index twice, need distinct ones")
+        passages = split_pages([(index, text) for index, _, text, _ in rows])
+        document_id, characters = new_id(), sum(len(text) for _, _, text, _ in rows)
+        with self._writer.transaction() as db:
+            inserted = db.execute(
+                "INSERT INTO documents (id, sha256, extractor, name, kind, pages, characters, size, added, source)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sha256, extractor) DO NOTHING",
+                (
+                    document_id,
+                    sha256,
+                    storable(extractor),
+                    storable(name),
+                    storable(kind),
+                    len(rows),
+                    characters,
+                    size,
+                    now(),
+                    storable(source),
+                ),
+            ).rowcount
+            if inserted:  # else another thread stored the same document in the meantime
+                db.conn.executemany(
+                    "INSERT INTO pages (document_id, page, label, text, flag) VALUES (?, ?, ?, ?, ?)",
+                    [(document_id, *row) for row in rows],
+                )
+                index_document(db, document_id, passages)
+        document = self.find_document(sha256, extractor)
+        if document is None:
+            raise not_found("document", document_id)
+        return document
+
+    def document(self, id: str) -> Document:
+        """Raises NotFound."""
+        with self._writer.use() as db:
+            for row in db.query("SELECT * FROM documents WHERE id = ?", (id,)):
+                return _document(row)
+        raise not_found("document", id)
+
+    def find_document(self, sha256: str, extractor: str) -> Document | None:
+        with self._writer.use() as db:
+            query = "SELECT * FROM documents WHERE sha256 = ? AND extractor = ?"
+            for row in db.query(query, (sha256, storable(extractor))):
+                return _document(row)
+        return None
+
+    def documents(self, conversation_id: str | None = None) -> list[Document]:
+        """A conversation's documents in the order they were attached; without one, all of them, newest first."""
+        with self._writer.use() as db:
+            if conversation_id is None:
+                return [_document(row) for row in db.query("SELECT * FROM documents ORDER BY added DESC, rowid DESC")]
+            return [_document(row) for row in db.query(_DOCUMENTS_OF, (conversation_id,))]
+
+    def attachments(self, conversation_id: str) -> list[Attachment]:
+        """As documents(conversation_id), with the number of messages that stood before each one."""
+        with self._writer.use() as db:
+            rows = db.query(_DOCUMENTS_OF, (conversation_id,))
+            return [Attachment(_document(row), row["after_message"]) for row in rows]
+
+    def pages(self, document_id: str) -> list[PageRow]:
+        """In order. Raises NotFound for an unknown document."""
+        with self._writer.use() as db:
+            _need(db, "documents", "document", document_id)
+            query = "SELECT page, label, text, flag FROM pages WHERE document_id = ? ORDER BY page"
+            return [PageRow(*row) for row in db.execute(query, (document_id,))]
+
+    def attach(self, conversation_id: str, document_id: str) -> None:
+        """Appends the document to the conversation's; attaching it again changes nothing."""
+        with self._writer.transaction() as db:
+            _need(db, "conversations", "conversation", conversation_id)
+            _need(db, "documents", "document", document_id)
+            db.execute(
+                """
+                INSERT INTO conversation_documents (conversation_id, document_id, position, after_message)
+                VALUES (
+                    :conversation, :document,
+                    (SELECT coalesce(max(position) + 1, 0) FROM conversation_documents
+                        WHERE conversation_id = :conversation),
+                    (SELECT count(*) FROM messages WHERE conversation_id = :conversation)
+                ) ON CONFLICT DO NOTHING
+                """,
+                {"conversation": conversation_id, "document": document_id},
+            )
+
+    def detach(self, conversation_id: str, document_id: str) -> None:
+        """Takes the document out of the conversation; it stays in the library."""
+        with self._writer.transaction() as db:
+            db.execute(
+                "DELETE FROM conversation_documents WHERE conversation_id = ? AND document_id = ?",
+                (conversation_id, document_id),
+            )
+
+    def conversations_using(self, document_id: str) -> list[str]:
+        """Ids of the conversations that have the document attached."""
+        with self._writer.use() as db:
+            query = "SELECT conversation_id FROM conversation_documents WHERE document_id = ? ORDER BY rowid"
+            return [row[0] for row in db.execute(query, (document_id,))]
+
+
+def _need(db: Database, table: str, what: str, id: str) -> None:
+    if db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (id,)).fetchone() is None:
+        raise not_found(what, id)
+
+
+def _document(row: dict[str, Any]) -> Document:
+    return Document(**{field: row[field] for field in Document.__slots__})

@@ -1,0 +1,95 @@
+"""The tables of library.db as numbered migrations. A released migration never changes; a new one is added after it."""
+
+from sqlite_utils import Database, Migrations
+
+library_migrations = Migrations("library")
+
+
+@library_migrations()
+def m001_conversations(db: Database) -> None:
+    db.executescript("""
+        CREATE TABLE conversations (
+            id TEXT PRIMARY KEY,
+            title TEXT NOT NULL,
+            created REAL NOT NULL,
+            updated REAL NOT NULL,
+            pinned INTEGER NOT NULL DEFAULT 0
+        ) STRICT;
+        CREATE INDEX conversations_by_update ON conversations (pinned, updated);
+        CREATE TABLE frozen_values (
+            conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (conversation_id, key)
+        ) STRICT;
+        CREATE TABLE messages (
+            id TEXT PRIMARY KEY,
+            conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            role TEXT NOT NULL,
+            text TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('complete', 'streaming', 'stopped', 'failed', 'interrupted')),
+            created REAL NOT NULL,
+            details TEXT NOT NULL,
+            UNIQUE (conversation_id, position)
+        ) STRICT;
+    """)
+
+
+@library_migrations()
+def m002_documents(db: Database) -> None:
+    db.executescript("""
+        CREATE TABLE documents (
+            id TEXT PRIMARY KEY,
+            sha256 TEXT NOT NULL,
+            extractor TEXT NOT NULL,
+            name TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            pages INTEGER NOT NULL,
+            characters INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            added REAL NOT NULL,
+            source TEXT NOT NULL,
+            UNIQUE (sha256, extractor)
+        ) STRICT;
+        CREATE TABLE pages (
+            document_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            page INTEGER NOT NULL,
+            label TEXT NOT NULL,
+            text TEXT NOT NULL,
+            flag TEXT NOT NULL,
+            PRIMARY KEY (document_id, page)
+        ) STRICT;
+        CREATE TABLE conversation_documents (
+            conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+            document_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            after_message INTEGER NOT NULL,
+            PRIMARY KEY (conversation_id, document_id)
+        ) STRICT;
+        CREATE INDEX conversations_by_document ON conversation_documents (document_id);
+    """)
+
+
+@library_migrations()
+def m003_search(db: Database) -> None:
+    # passages_words finds words (and pairs of characters where a script has no spaces), passages_parts parts of words.
+    # No triggers: with trusted_schema off they may not write to FTS tables; see search_index.py.
+    db.executescript("""
+        CREATE TABLE passages (
+            id INTEGER PRIMARY KEY,
+            document_id TEXT NOT NULL REFERENCES documents (id),
+            page INTEGER NOT NULL,
+            heading TEXT NOT NULL,
+            text TEXT NOT NULL,
+            pairs TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX passages_by_document ON passages (document_id, page);
+        CREATE VIRTUAL TABLE passages_words USING fts5 (
+            text, heading, pairs, content='passages', content_rowid='id',
+            tokenize='porter unicode61 remove_diacritics 2'
+        );
+        CREATE VIRTUAL TABLE passages_parts USING fts5 (
+            text, content='passages', content_rowid='id', tokenize='trigram', detail='none'
+        );
+    """)
