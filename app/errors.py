@@ -64,3 +64,25 @@ class PasswordNeeded(BadInput):
 
 class Cancelled(AppError):
     """The user stopped the work before it was done."""
+
+
+def as_app_error(error: BaseException) -> AppError:
+    """Any exception as one that can be shown: errors of engine and storage keep their sentence and hint."""
+    if isinstance(error, AppError):
+        return error
+    message, hint = getattr(error, "message", None), getattr(error, "hint", "")
+    if isinstance(message, str) and message:
+        needed, available = getattr(error, "needed_tokens", None), getattr(error, "available_tokens", None)
+        if isinstance(needed, int) and isinstance(available, int):
+            shown: AppError = DoesNotFit(message, hint, needed_tokens=needed, available_tokens=available)
+        else:
+            shown = AppError(message, hint)
+    elif isinstance(error, MemoryError):
+        shown = AppError("The machine ran out of memory.", "Close other programs, or choose fewer pages.")
+    else:
+        shown = AppError(
+            f"Something went wrong inside the app: {type(error).__name__}: {error}.",
+            "Try again; if it stays, please report it with the log.",
+        )
+    shown.__cause__ = error
+    return shown

@@ -1,0 +1,118 @@
+"""Conversations as a screen handles them: new, listed, renamed, deleted; messages; another try at the last answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app import history
+from app.assistant import answer
+from app.errors import WrongUse
+
+if TYPE_CHECKING:
+    from app.jobs import Job
+    from app.pages import PageChoice
+    from app.wiring import App
+    from engine import Sampling
+    from storage import Conversation, Message
+
+STOP_WAIT_S = 5.0
+
+
+def new(app: App, title: str = "") -> Conversation:
+    """An empty conversation; without a title the first question gives it one."""
+    return app.library.create_conversation(title)
+
+
+def list(app: App, search: str = "") -> Sequence[Conversation]:
+    """Newest first; `search` keeps those with all its words in title or messages."""
+    return app.library.conversations(search)
+
+
+def rename(app: App, conversation_id: str, title: str) -> None:
+    title = " ".join(title.split())
+    if not title:
+        raise WrongUse("A conversation needs a name.", "Write one, or leave the old one.")
+    app.library.rename_conversation(conversation_id, title)
+
+
+def delete(app: App, conversation_id: str) -> None:
+    """Stops its jobs and deletes messages, snapshots and KV pages in memory. Documents stay in the library."""
+    for job in app.engine_service.unfinished(conversation_id):
+        job.cancel()
+        job.wait(STOP_WAIT_S)
+    forget_kv(app, conversation_id)
+    app.library.delete_conversation(conversation_id)
+
+
+def messages(app: App, conversation_id: str) -> Sequence[Message]:
+    """What is shown, in order; answers that another try has replaced are left out."""
+    return history.visible(app.library.messages(conversation_id))
+
+
+def regenerate(
+    app: App,
+    conversation_id: str,
+    *,
+    reading: str = "auto",
+    pages: PageChoice | None = None,
+    sampling: Sampling | None = None,
+) -> Job:
+    """Answers the last question once more. The earlier answer is replaced as soon as the new one is there.
+
+    A failed answer is tried again as it was; a complete one would come out the same, so it is sampled with a fresh seed
+    unless `sampling` is given. Errors: WrongUse without a question or while it is being answered.
+    """
+    shown = messages(app, conversation_id)
+    question = next((message for message in reversed(shown) if message.role == "user"), None)
+    if question is None:
+        raise WrongUse("There is no question yet.", "Ask one first.")
+    if app.engine_service.unfinished(conversation_id):
+        raise WrongUse("The question is being answered.", "Wait for the answer, or stop it.")
+    earlier = next((m for m in reversed(shown) if m.details.get("question") == question.id), None)
+    if sampling is None and earlier is not None and earlier.state == "complete":
+        sampling = _fresh_sampling(app)
+    return answer(app, question, reading=reading, pages=pages, sampling=sampling, replaces=earlier)
+
+
+def forget_kv(app: App, conversation_id: str) -> None:
+    """Forgets the conversation's KV: what waits to be written, what is stored, what is in memory."""
+    service = app.engine_service
+    service.forget_idle(conversation_id)
+    service.call(lambda engine: engine.unload(conversation_id) if engine is not None else None).result()
+    service.forget_idle(conversation_id)
+    app.snapshot_writer.forget(conversation_id)
+
+
+def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
+    """Removes a document's token ids and passages from the messages; True when the conversation had read of it."""
+    found = any(document.id == document_id for document in app.library.documents(conversation_id))
+    for message in app.library.messages(conversation_id):
+        passages = message.details.get("passages") or []
+        kept = [passage for passage in passages if passage["document_id"] != document_id]
+        if len(kept) != len(passages):
+            found = True
+            app.library.update_message(message.id, passages=kept)
+        parts = (message.details.get("prompt") or {}).get("parts", ())
+        found = found or any(part.get("document") == document_id for part in parts)
+    if found:
+        for message in app.library.messages(conversation_id):
+            if "prompt" in message.details:
+                app.library.update_message(message.id, prompt=None)
+    return found
+
+
+def _fresh_sampling(app: App) -> Sampling:
+    from engine import Sampling
+
+    settings = app.settings
+    return Sampling(
+        temperature=settings.temperature or 0.7,
+        top_p=min(settings.top_p, 0.95),
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        repetition_penalty=settings.repetition_penalty,
+        seed=secrets.randbits(62),
+        max_tokens=settings.max_answer_tokens,
+    )

@@ -1,0 +1,80 @@
+"""Token ids of documents, encoded page by page and kept in memory while the app runs.
+
+One source for what enters a prompt and for every count: pages are encoded each by itself, so a count is a sum.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from app.prompts import DocumentText, document_foot, document_head, page_text
+
+if TYPE_CHECKING:
+    from storage import Library
+
+Encode = Callable[[str], list[int]]
+MOST_DOCUMENTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tokens of a document as it enters a prompt: what stands around its pages, and each page from the first on."""
+
+    around: int
+    pages: tuple[int, ...]
+
+
+class DocumentTokens:
+    """For one tokenizer. Any thread may call."""
+
+    def __init__(self, library: Library, encode: Encode) -> None:
+        self.library = library
+        self.encode = encode
+        self._pages: dict[str, list[array[int]]] = {}  # document id -> ids of each page
+        self._lock = threading.Lock()
+
+    def ids(self, text: DocumentText) -> tuple[int, ...]:
+        """Head, the given pages, foot."""
+        pages = self._all_pages(text.id)
+        chosen = (pages[page.index - 1] for page in text.pages)
+        return tuple(chain(self.encode(document_head(text)), *chosen, self.encode(document_foot(text))))
+
+    def resolve(self, document_id: str, indices: Sequence[int]) -> tuple[int, ...] | None:
+        """The same for stored page numbers; None when the document or one of the pages is gone."""
+        from storage import StorageError
+
+        try:
+            document = self.library.document(document_id)
+        except StorageError:
+            return None
+        wanted = set(indices)
+        rows = tuple(row for row in self.library.pages(document_id) if row.index in wanted)
+        if len(rows) != len(wanted):
+            return None
+        return self.ids(DocumentText(document.id, document.name, document.pages, rows))
+
+    def counts(self, document_id: str) -> Counts:
+        document = self.library.document(document_id)
+        rows = tuple(self.library.pages(document_id))
+        text = DocumentText(document.id, document.name, document.pages, rows)
+        around = len(self.encode(document_head(text))) + len(self.encode(document_foot(text)))
+        return Counts(around, tuple(len(page) for page in self._all_pages(document_id)))
+
+    def forget(self, document_id: str) -> None:
+        with self._lock:
+            self._pages.pop(document_id, None)
+
+    def _all_pages(self, document_id: str) -> list[array[int]]:
+        with self._lock:
+            known = self._pages.pop(document_id, None)
+            if known is None:
+                known = [array("I", self.encode(page_text(row))) for row in self.library.pages(document_id)]
+                while len(self._pages) >= MOST_DOCUMENTS:
+                    self._pages.pop(next(iter(self._pages)))
+            self._pages[document_id] = known  # moved to the end: the latest used
+            return known

@@ -1,0 +1,205 @@
+"""Adding documents to a conversation, and what of them fits into the model's context.
+
+The same content is extracted once: text is stored under the file's SHA-256 and the extractor's version. The app keeps
+its own copy of an added file, so that a cited page still opens when the original is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app import ingest
+from app.errors import AppError, BadInput, Cancelled, as_app_error
+from app.pages import PageChoice
+from app.paths import Paths
+from app.prompts import DocumentText, system_text
+from storage import PageRow
+
+if TYPE_CHECKING:
+    from app.wiring import App
+    from storage import Document
+
+Progress = Callable[[str, int, int], None]
+"""(what is done, units done, units in all)"""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """What became of one path: a document or an error, with what was left out and what a reader should know."""
+
+    path: Path
+    document: Document | None
+    error: AppError | None = None
+    warnings: tuple[str, ...] = ()
+    skipped: tuple[ingest.Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether the chosen pages of all documents fit, in tokens.
+
+    prompt_tokens: documents and system text, without question and earlier turns. largest_pages_that_fit: for each
+    document how many of its chosen pages fit from the first on, beside all of the documents before it.
+    """
+
+    tokens_by_document: Mapping[str, int]
+    prompt_tokens: int
+    context: int
+    answer_room: int
+    fits: bool
+    largest_pages_that_fit: Mapping[str, int]
+
+
+def add_files(
+    app: App,
+    conversation_id: str,
+    paths: Sequence[Path],
+    *,
+    passwords: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> list[AddedFile]:
+    """Reads files and folders and attaches them, in the order given; one bad file never stops the rest.
+
+    passwords: by path or by file name. After `cancel` the remaining ones come back with a Cancelled error.
+    """
+    added = []
+    for path in map(Path, paths):
+        password = (passwords or {}).get(str(path), (passwords or {}).get(path.name))
+        try:
+            if cancel is not None and cancel.is_set():
+                raise Cancelled(f"{path.name} was not read, because you stopped.", "Add it again when you want it.")
+            added.append(_add(app, conversation_id, path, password, progress, cancel))
+        except Exception as error:
+            added.append(AddedFile(path, None, as_app_error(error)))
+    return added
+
+
+def remove_document(app: App, document_id: str) -> None:
+    """Deletes a document: text, search index, the app's copy of the file, token ids and KV of chats that read it.
+
+    Questions and answers stay, and so do quotes in them.
+    """
+    from app import conversations
+
+    document = app.library.document(document_id)
+    for conversation in app.library.conversations():
+        if conversations.forget_document(app, conversation.id, document_id):
+            conversations.forget_kv(app, conversation.id)
+    app.library.delete_document(document_id)
+    app.forget_tokens(document_id)
+    for copy in Paths(app.data_dir).documents.glob(f"{document.sha256}*"):
+        copy.unlink(missing_ok=True)
+
+
+def stored_file(app: App, document: Document) -> Path | None:
+    """The app's own copy of a document's file; None for folders, which are not copied."""
+    return next(iter(sorted(Paths(app.data_dir).documents.glob(f"{document.sha256}.*"))), None)
+
+
+def document_texts(app: App, conversation_id: str, pages: PageChoice | None) -> list[DocumentText]:
+    """The documents of a conversation with their chosen pages, in their fixed order. Raises WrongUse."""
+    choice = pages or PageChoice()
+    texts = []
+    for document in app.library.documents(conversation_id):
+        chosen = set(choice.pages(document.id, document.pages))
+        rows = tuple(row for row in app.library.pages(document.id) if row.index in chosen)
+        if rows:
+            texts.append(DocumentText(document.id, document.name, document.pages, rows))
+    return texts
+
+
+def fit(app: App, conversation_id: str, pages: PageChoice | None = None) -> Fit:
+    """Counts tokens with the model's tokenizer, without loading its weights. Counts are kept while the app runs."""
+    face = app.face()
+    tokens_of = app.document_tokens()
+    overhead = face.tokenizer.count(system_text(app.model.parameters)) + SKELETON_ROOM
+    room = app.context - app.settings.max_answer_tokens - overhead
+    tokens: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    left = room
+    for text in document_texts(app, conversation_id, pages):
+        counts = tokens_of.counts(text.id)
+        chosen = [counts.pages[page.index - 1] for page in text.pages]
+        tokens[text.id] = counts.around + sum(chosen)
+        sums = accumulate(chosen, initial=counts.around)
+        largest[text.id] = max(0, sum(total <= left for total in sums) - 1)
+        left = max(0, left - tokens[text.id])
+    needed = sum(tokens.values()) + overhead
+    return Fit(tokens, needed, app.context, app.settings.max_answer_tokens, needed - overhead <= room, largest)
+
+
+SKELETON_ROOM = 64
+"""Tokens left for role headers and a short question when a fit is judged before the question is known."""
+
+
+def _add(
+    app: App,
+    conversation_id: str,
+    path: Path,
+    password: str | None,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> AddedFile:
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(path.name, done, total)
+
+    if not path.exists():
+        raise BadInput(f"There is no file {path}.", "Check the name.")
+    if path.is_dir():
+        extracted = ingest.read_folder(path, progress=report, cancel=cancel)
+    else:
+        known = _stored_before(app, path)
+        if known is not None:
+            app.library.attach(conversation_id, known.id)
+            report(known.pages, known.pages)
+            return AddedFile(path, known, warnings=_page_warnings(app.library.pages(known.id)))
+        extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel)
+        _keep_copy(app, path, extracted.sha256)
+    rows = [PageRow(page.index, page.label, page.text, page.flag) for page in extracted.pages]
+    document = app.library.add_document(
+        extracted.sha256,
+        extracted.name,
+        extracted.kind,
+        extracted.extractor,
+        rows,
+        extracted.size,
+        str(path.absolute()),
+    )
+    app.library.attach(conversation_id, document.id)
+    return AddedFile(path, document, None, extracted.warnings, extracted.skipped)
+
+
+def _stored_before(app: App, path: Path) -> Document | None:
+    """The document with this file's content, if this version's extractor has read it before."""
+    return app.library.find_document(*ingest.identify(path))
+
+
+def _page_warnings(rows: Sequence[PageRow]) -> tuple[str, ...]:
+    unread = [row.index for row in rows if row.flag in ("scanned", "garbled")]
+    return (f"No usable text on {ingest.page_ranges(unread)}.",) if unread else ()
+
+
+def _keep_copy(app: App, path: Path, sha256: str) -> None:
+    folder = Paths(app.data_dir).documents
+    target = folder / f"{sha256}{path.suffix.lower()}"
+    if target.exists():
+        return
+    incoming = folder / f"{target.name}.new"
+    try:
+        shutil.copyfile(path, incoming)
+        incoming.chmod(0o600)
+        os.replace(incoming, target)
+    except OSError as error:
+        incoming.unlink(missing_ok=True)
+        raise AppError(
+            f"There was no room to keep a copy of {path.name}: {error.strerror}.", f"Free some space on {folder}."
+        ) from error

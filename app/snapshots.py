@@ -1,0 +1,143 @@
+"""KV snapshots from the engine to the disk without delaying an answer.
+
+After an answer was delivered the engine's thread copies out what is not stored yet, one row at a time and only while no
+question waits; a thread of its own writes the rows. A snapshot is a cache: whatever goes wrong here costs a later read,
+never text, so it is logged and kept as `problem` instead of being raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from app.errors import AppError, as_app_error
+
+if TYPE_CHECKING:
+    from app.jobs import EngineService
+    from storage import SnapshotStore
+
+log = logging.getLogger(__name__)
+
+MOST_PENDING_BYTES = 128 * 2**20
+BATCH_BYTES = 32 * 2**20
+
+
+class SnapshotWriter:
+    """Writes rows to the store in the background, in the order given. close() writes what is left."""
+
+    def __init__(self, store: SnapshotStore) -> None:
+        self.store = store
+        self.problem: AppError | None = None
+        self._rows: deque[tuple[str, str, Any]] = deque()  # (owner, fingerprint, row)
+        self._keys: set[str] = set()
+        self._bytes = 0
+        self._closing = False
+        self._wake = threading.Condition()
+        self._writing = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
+        self._thread.start()
+
+    def offer(self, owner: str, fingerprint: str, row: Any) -> bool:
+        """Takes a row unless too much waits already."""
+        with self._wake:
+            if self._bytes and self._bytes + len(row.payload) > MOST_PENDING_BYTES:
+                return False
+            self._rows.append((owner, fingerprint, row))
+            self._keys.add(row.key)
+            self._bytes += len(row.payload)
+            self._wake.notify_all()
+        return True
+
+    def waiting(self, key: str) -> bool:
+        with self._wake:
+            return key in self._keys
+
+    def forget(self, owner: str) -> None:
+        """Deletes an owner's rows, stored and waiting. Returns when they are gone."""
+        with self._writing:
+            with self._wake:
+                kept = [entry for entry in self._rows if entry[0] != owner]
+                self._rows = deque(kept)
+                self._keys = {row.key for _, _, row in kept}
+                self._bytes = sum(len(row.payload) for _, _, row in kept)
+            self.store.forget(owner)
+
+    def flush(self) -> None:
+        """Returns when all rows offered so far are written."""
+        with self._wake:
+            self._wake.wait_for(lambda: not self._keys)
+
+    def close(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._rows or self._closing)
+                if not self._rows:
+                    return
+            with self._writing:
+                self._write(self._batch())
+
+    def _batch(self) -> list[tuple[str, str, Any]]:
+        """Rows of one owner and fingerprint, about BATCH_BYTES; they count as waiting until they are written."""
+        batch: list[tuple[str, str, Any]] = []
+        size = 0
+        with self._wake:
+            while self._rows and size < BATCH_BYTES and (not batch or self._rows[0][:2] == batch[0][:2]):
+                batch.append(self._rows.popleft())
+                size += len(batch[-1][2].payload)
+        return batch
+
+    def _write(self, batch: list[tuple[str, str, Any]]) -> None:
+        if not batch:
+            return
+        owner, fingerprint, _ = batch[0]
+        try:
+            self.store.put(owner, fingerprint, [row for _, _, row in batch])
+            self.problem = None
+        except Exception as error:
+            self.problem = as_app_error(error)
+            log.warning("A snapshot was not written: %s", self.problem)
+        with self._wake:
+            for _, _, row in batch:
+                self._keys.discard(row.key)
+                self._bytes -= len(row.payload)
+            self._wake.notify_all()
+
+
+class KnownKeys(Container[str]):
+    """Which rows need no export: those stored for this owner's use, or waiting to be written."""
+
+    def __init__(self, writer: SnapshotWriter) -> None:
+        self.writer = writer
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and (self.writer.waiting(key) or self.writer.store.known_blocks([key]) == 1)
+
+
+def export_when_idle(
+    service: EngineService, writer: SnapshotWriter, conversation_id: str, positions: Sequence[int]
+) -> None:
+    """Has the prefixes of `positions` tokens exported once the engine is idle; a newer call replaces this one."""
+
+    def task() -> Iterator[None]:
+        engine = service.engine
+        if engine is None:
+            return
+        known = KnownKeys(writer)
+        for tokens in positions:
+            for row in engine.export(conversation_id, tokens, known):
+                while not writer.offer(conversation_id, engine.fingerprint, row):
+                    time.sleep(0.01)
+                    yield
+                yield
+
+    service.when_idle(conversation_id, task)

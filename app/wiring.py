@@ -1,0 +1,144 @@
+"""Puts the parts together: one App per data folder. Opening it reads no weights; the engine loads when first needed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.document_tokens import DocumentTokens
+from app.errors import as_app_error
+from app.jobs import EngineService
+from app.model_face import ModelFace, open_face
+from app.models import ModelInfo, Models
+from app.paths import Paths
+from app.snapshots import SnapshotWriter
+from storage import DataFolderLock, Library, SnapshotStore, default_quota
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.settings import Settings
+    from engine import Engine
+
+
+@dataclass(slots=True)
+class App:
+    """Everything that a screen or a command needs. Use open() and close(), or `with App.open(settings) as app`."""
+
+    settings: Settings
+    data_dir: Path
+    library: Library
+    snapshots: SnapshotStore
+    snapshot_writer: SnapshotWriter
+    engine_service: EngineService
+    models: Models
+    model: ModelInfo
+    lock: DataFolderLock | None
+    profile: str = "cpu"
+    _face: ModelFace | None = None
+    _document_tokens: DocumentTokens | None = None
+    _face_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, settings: Settings, *, lock: bool = True) -> App:
+        """Opens the data folder, making it if need be. lock: refuse a folder that a running app holds.
+
+        Errors: WrongUse or BadInput for the model, storage's own for the data folder.
+        """
+        paths = Paths(settings.data_dir).prepare()
+        models = Models(paths.models)
+        model = models.resolve(settings.model)
+        held = DataFolderLock(paths.root).acquire() if lock else None
+        try:
+            library = Library.open(paths.root)
+            try:
+                snapshots = SnapshotStore.open(paths.root, snapshot_quota(settings, paths.root))
+            except BaseException:
+                library.close()
+                raise
+        except BaseException:
+            if held is not None:
+                held.release()
+            raise
+        return cls(
+            settings=settings,
+            data_dir=paths.root,
+            library=library,
+            snapshots=snapshots,
+            snapshot_writer=SnapshotWriter(snapshots),
+            engine_service=EngineService(engine_loader(settings, model)),
+            models=models,
+            model=model,
+            lock=held,
+        )
+
+    def face(self) -> ModelFace:
+        """Tokenizer and template of the model, read once. Errors: AppError."""
+        with self._face_lock:
+            if self._face is None:
+                self._face = open_face(self.model, self.settings.context)
+            return self._face
+
+    def document_tokens(self) -> DocumentTokens:
+        """Token ids and counts of documents for this model. Errors: AppError for the model's file."""
+        face = self.face()
+        with self._face_lock:
+            if self._document_tokens is None:
+                self._document_tokens = DocumentTokens(self.library, face.tokenizer.encode)
+            return self._document_tokens
+
+    def forget_tokens(self, document_id: str) -> None:
+        with self._face_lock:
+            if self._document_tokens is not None:
+                self._document_tokens.forget(document_id)
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and answer together: what the loaded engine offers, before that what the model promises."""
+        engine = self.engine_service.engine
+        return engine.context if engine is not None else (self.settings.context or self.model.context)
+
+    def close(self) -> None:
+        """Stops what runs, writes what is left of snapshots, closes files. Safe to call twice."""
+        self.engine_service.close()
+        self.snapshot_writer.close()
+        self.snapshots.close()
+        self.library.close()
+        if self.lock is not None:
+            self.lock.release()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def snapshot_quota(settings: Settings, folder: Path) -> int:
+    """Bytes for snapshots: as set, else what storage thinks fit for this disk."""
+    return settings.cache_quota if settings.cache_quota is not None else default_quota(folder)
+
+
+def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[str, float], None]], Engine]:
+    """How the engine's thread loads the model; importing torch is part of it, so that opening an App stays quick."""
+
+    def load(progress: Callable[[str, float], None]) -> Engine:
+        from engine import Engine, EngineConfig
+
+        config = EngineConfig(
+            model=model.path,
+            context=settings.context or (model.context if model.is_demo else None),
+            rope_scaling=model.rope_scaling,
+            kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
+            decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
+            prefill_chunk=settings.prefill_chunk,
+            threads=settings.threads,
+        )
+        try:
+            return Engine.load(config, progress)
+        except Exception as error:
+            raise as_app_error(error) from error
+
+    return load
