@@ -142,10 +142,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 _NOISE = re.compile(
-    r"^\s*(WARNING: Location|Requirement already|Obtaining dependency|Using cached .*metadata|Downloading .*\.metadata|"
-    r"Looking in|Collecting |Preparing metadata|Getting requirements|Installing build dep|Checking if build|"
-    r"Installing backend|Attempting uninstall|Found existing|Uninstalling|Successfully uninstalled|Created wheel|"
-    r"Stored in directory|Building editable|Using cached|Processing |Building wheels|  from |\s*File was already)"
+    r"^\s*(WARNING: Location|Requirement already|Obtaining |Looking in|Collecting |Processing |  from |Using cached|"
+    r"File was already|Downloading .*\.metadata|Getting requirements|Checking if build|Installing (build dep|backend)|"
+    r"Preparing (editable )?metadata|Building (editable|wheels)|Created wheel|Stored in directory|Successfully built|"
+    r"Attempting uninstall|Found existing|Uninstalling|Successfully uninstalled)"
 )
 _SIZE = re.compile(r"^\s*Downloading \S+ \((?P<number>[\d.]+) (?P<unit>bytes|[kMG]B)\)")
 _UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -159,13 +159,17 @@ def fetched_bytes(line: str) -> int:
     return int(float(found.group("number")) * _UNITS[found.group("unit")])
 
 
+def _packages(count: int) -> str:
+    return f"{count} package" + ("" if count == 1 else "s")
+
+
 def show_pip(line: str) -> str:
     """A line of pip's as a user wants it: what is fetched and what went wrong, not the bookkeeping."""
     text = line.strip()
     if not text or _NOISE.match(line):
         return ""
     if text.startswith("Installing collected packages:"):
-        return f"Installing {text.count(',') + 1} packages"
+        return "Installing " + _packages(text.count(",") + 1)
     if text.startswith("Successfully installed"):
-        return f"Installed {len(text.split()) - 2} packages"
+        return "Installed " + _packages(len(text.split()) - 2)
     return text

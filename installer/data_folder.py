@@ -6,16 +6,17 @@ that the app itself makes are deleted, so that a data folder set to a shared pla
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from console import folder_bytes, say, size_text
-from environment import remove_tree
+from environment import remove_tree, try_lock
 
-OWN_FOLDERS = ("models", "documents", "temp", "logs", "backups")
-OWN_FILES = ("settings.toml", "library.db", "kvcache.db")
-OWN_PREFIXES = ("library.db", "kvcache.db", "unabridged.lock")
+OWN_NAMES = ("models", "documents", "temp", "logs", "backups", "settings.toml", "app.lock")
+OWN_PREFIXES = ("library.db", "kvcache.db")
+LOCK_FILE = "app.lock"
 
 
 class DataFolderError(Exception):
@@ -39,11 +40,23 @@ def own_entries(folder: Path) -> list[Path]:
     """What the app made in its data folder: the known folders, and the databases with their journals and backups."""
     if not folder.is_dir():
         return []
-    return sorted(
-        entry
-        for entry in folder.iterdir()
-        if (entry.name in OWN_FOLDERS) or entry.name in OWN_FILES or entry.name.startswith(OWN_PREFIXES)
-    )
+    return sorted(entry for entry in folder.iterdir() if entry.name in OWN_NAMES or entry.name.startswith(OWN_PREFIXES))
+
+
+def is_in_use(folder: Path) -> bool:
+    """Does a running app hold this folder? Windows needs no question: it refuses to delete open files."""
+    lock = folder / LOCK_FILE
+    if os.name != "posix" or not lock.exists():
+        return False
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _size(entry: Path) -> int:
+    return folder_bytes(entry) if entry.is_dir() else entry.lstat().st_size
 
 
 def remove_data(environment: Mapping[str, str], yes: bool, ask: Callable[[str], str] = input) -> None:
@@ -53,11 +66,12 @@ def remove_data(environment: Mapping[str, str], yes: bool, ask: Callable[[str], 
     if not entries:
         say(f"There is no data in {folder}.")
         return
+    if is_in_use(folder):
+        raise DataFolderError(f"Unabridged is running on {folder}. Stop it, then type the same command again.")
     if not yes:
+        size = size_text(sum(_size(entry) for entry in entries))
         try:
-            answer = ask(
-                f"Delete {size_text(folder_bytes(folder))} of conversations and documents in {folder}? [yes/no] "
-            )
+            answer = ask(f"Delete conversations, documents and models ({size}) in {folder}? [yes/no] ")
         except EOFError:
             answer = ""
         if answer.strip().lower() != "yes":

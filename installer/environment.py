@@ -171,9 +171,9 @@ class Environment:
         descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             start = told = time.monotonic()
-            if not _try_lock(descriptor):
+            if not try_lock(descriptor):
                 say("Another set-up of this folder is at work; waiting for it.")
-                while not _try_lock(descriptor):
+                while not try_lock(descriptor):
                     now = time.monotonic()
                     if now - start > wait:
                         raise LockTimeoutError(
@@ -222,7 +222,7 @@ def remove_tree(folder: Path) -> None:
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(descriptor: int) -> bool:
+    def try_lock(descriptor: int) -> bool:
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -232,7 +232,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(descriptor: int) -> bool:
+    def try_lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -171,6 +171,8 @@ class Packages:
             env=child_environment(self.place, self.settings, self.outer),
         )
         if answer.returncode:
+            with self.place.log.open("a", encoding="utf-8") as record:
+                record.write(answer.stderr)
             raise InstallError(f"{otherwise}; {self.place.log} has what happened.", answer.stderr.splitlines()[-15:])
         return answer.stdout.strip()
 

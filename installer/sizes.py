@@ -27,7 +27,7 @@ class Need:
 
 # (uses a GPU, with test tools) -> bytes
 NEEDS = {
-    (False, False): Need(450 * MB, 1_350 * MB),
+    (False, False): Need(400 * MB, 1_370 * MB),
     (False, True): Need(800 * MB, 2_800 * MB),
     (True, False): Need(3_300 * MB, 6_600 * MB),
     (True, True): Need(3_450 * MB, 7_000 * MB),
