@@ -26,7 +26,7 @@ from app.prompts import PromptWriter, system_text
 from app.skeleton import Skeleton, render_skeleton, template_variables
 from app.snapshots import export_when_idle
 from app.thinking import split_thinking
-from app.turn import Passage, TurnState, TurnStats
+from app.turn import Passage, Reading, TurnState, TurnStats
 
 if TYPE_CHECKING:
     from app.citations import Citation
@@ -108,7 +108,7 @@ class _Turn:
         self.replaces = replaces
         documents = app.library.documents(self.conversation_id)
         self.document_ids = [document.id for document in documents]
-        self.reading = choose_reading(reading, app.settings.reading, app.model.parameters, bool(documents))
+        self.reading: Reading = choose_reading(reading, app.settings.reading, app.model.parameters, bool(documents))
         warnings: tuple[str, ...] = ()
         passages = best_passages(app.library, question.text, self.document_ids)
         if documents and not passages:
@@ -316,8 +316,8 @@ class _Turn:
             reused_tokens=stats.reused_tokens,
             restored_tokens=stats.restored_tokens,
             computed_tokens=stats.computed_tokens,
-            ttft_s=stats.ttft_s,
-            tpot_ms=stats.tpot_ms,
+            ttft_s=stats.ttft_s or 0.0,
+            tpot_ms=stats.tpot_ms or 0.0,
             output_tokens=stats.output_tokens,
             finish_reason=stats.finish_reason,
             kv_pages_read_share=stats.kv_pages_read_share,

@@ -32,7 +32,7 @@ def open_face(model: ModelInfo, context: int | None) -> ModelFace:
     try:
         source = open_model(model.path)
         try:
-            tokenizer = Tokenizer(source)
+            tokenizer = Tokenizer(source.tokenizer_source)
             fingerprint = source.fingerprint
         finally:
             source.close()

@@ -34,7 +34,7 @@ class TurnStats:
     """What one answer cost.
 
     reused_tokens counts all tokens that needed no computing, restored_tokens those of them that came from a snapshot.
-    kv_pages_read_share is 1.0 when every KV page was read at every step.
+    ttft_s and tpot_ms are 0 where no token came. kv_pages_read_share is 1.0 when every KV page was read.
     """
 
     prompt_tokens: int

@@ -1,0 +1,190 @@
+"""Settings: precedence and origins, the rule of every key, unknown and later keys, sizes and lengths, writing the file."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import WrongUse
+from app.paths import Paths, resolve_data_dir
+from app.settings import KEYS, LATER_KEYS, Settings, known_key, load_settings, store_setting
+from app.units import format_size, parse_length, parse_size
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "settings.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_each_source_wins_over_the_ones_before_it(tmp_path):
+    folder = write(tmp_path, 'threads = 3\nkv_format = "f32"\ntemperature = 1\n[cache]\nquota = "2GB"\n')
+    environment = {"UNABRIDGED_KV_FORMAT": "k8v4", "UNABRIDGED_TEMPERATURE": "0.5"}
+    settings = load_settings({"temperature": "0.25", "seed": None}, environment, folder)
+    assert (settings.max_answer_tokens, settings.origin("max_answer_tokens")) == (512, "default")
+    assert (settings.threads, settings.origin("threads")) == (3, "settings.toml")
+    assert (settings.value("cache.quota"), settings.origin("cache.quota")) == (2 * 10**9, "settings.toml")
+    assert (settings.kv_format, settings.origin("kv_format")) == ("k8v4", "environment UNABRIDGED_KV_FORMAT")
+    assert (settings.temperature, settings.origin("temperature")) == (0.25, "flag --temperature")
+    assert settings.origin("seed") == "default"
+
+
+def test_data_folder_comes_from_flag_then_environment_then_user_folder(tmp_path):
+    environment = {"UNABRIDGED_DATA_DIR": str(tmp_path / "env")}
+    assert resolve_data_dir(tmp_path / "flag", environment) == (tmp_path / "flag", "flag --data-dir")
+    assert resolve_data_dir(None, environment) == (tmp_path / "env", "environment UNABRIDGED_DATA_DIR")
+    folder, origin = resolve_data_dir(None, {})
+    assert folder.name == "unabridged"
+    assert folder.is_absolute()
+    assert origin == "default"
+    assert load_settings({}, environment).data_dir == tmp_path / "env"
+
+
+@pytest.mark.parametrize(
+    ("given_", "nearest"),
+    [("kvformat", "kv_format"), ("cache.qota", "cache.quota"), ("temprature", "temperature"), ("cache_quota", "cache.quota")],
+)
+def test_an_unknown_key_names_the_nearest(tmp_path, given_, nearest):
+    with pytest.raises(WrongUse, match=f"nearest is '{nearest}'"):
+        known_key(given_)
+    with pytest.raises(WrongUse, match=r"settings\.toml"):
+        load_settings({}, {}, write(tmp_path, f"{given_} = 1\n"))
+
+
+def test_an_unknown_environment_variable_is_named_with_the_nearest(tmp_path):
+    with pytest.raises(WrongUse, match="UNABRIDGED_THREDS is no setting; the nearest is UNABRIDGED_THREADS"):
+        load_settings({}, {"UNABRIDGED_THREDS": "2"}, tmp_path)
+    assert load_settings({}, {"UNABRIDGED_TEST_MODEL": "x", "PATH": "y"}, tmp_path).threads is None
+
+
+@pytest.mark.parametrize("key", sorted(LATER_KEYS))
+def test_a_later_key_is_refused_by_name_wherever_it_stands(tmp_path, key):
+    for flags, environment in (({key: "1"}, {}), ({}, {"UNABRIDGED_" + key.replace(".", "_").upper(): "1"})):
+        with pytest.raises(WrongUse, match=key.replace(".", r"\.")):
+            load_settings(flags, environment, tmp_path)
+    with pytest.raises(WrongUse, match="not in this version"):
+        load_settings({}, {}, write(tmp_path, f"{key} = 1\n"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("kv_format", "k4v4"), ("mode", "fast"), ("device", "cuda"), ("profile", "hopper"), ("kv_format", "fp8")],
+)
+def test_a_later_value_says_that_it_is_not_in_this_version(tmp_path, key, value):
+    with pytest.raises(WrongUse, match="version"):
+        load_settings({key: value}, {}, tmp_path)
+
+
+BAD_VALUES = [
+    ("threads", "0"),
+    ("threads", "2.5"),
+    ("threads", True),
+    ("context", "many"),
+    ("context", 5),
+    ("temperature", "nan"),
+    ("temperature", "3"),
+    ("top_p", 0),
+    ("cache.quota", "-1"),
+    ("cache.quota", "20XB"),
+    ("memory_reserve", "lots"),
+    ("reading", "half"),
+    ("decode_weights", "int2"),
+    ("model", " "),
+    ("seed", "-4"),
+    ("prefill_chunk", [1]),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD_VALUES)
+def test_a_bad_value_names_key_origin_and_need(tmp_path, key, value):
+    with pytest.raises(WrongUse) as caught:
+        load_settings({key: value}, {}, tmp_path)
+    assert key in caught.value.message
+    assert "flag --" in caught.value.message
+    assert "need" in caught.value.message
+    assert KEYS[key].meaning in caught.value.hint
+
+
+@pytest.mark.parametrize(("key", "value"), BAD_VALUES)
+def test_the_dataclass_itself_refuses_bad_values(tmp_path, key, value):
+    with pytest.raises(ValueError, match=r"got .* need"):
+        Settings(data_dir=tmp_path, **{KEYS[key].attribute: value})
+
+
+def test_the_dataclass_wants_ready_values_not_text(tmp_path):
+    with pytest.raises(ValueError, match="context: got '12k'"):
+        Settings(data_dir=tmp_path, context="12k")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="data_dir"):
+        Settings(data_dir=Path("relative"))
+    assert Settings(data_dir=tmp_path, context=12288).context == 12288
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings(data_dir=tmp_path).threads = 2  # type: ignore[misc]
+
+
+def test_broken_toml_and_unreadable_text_are_one_sentence(tmp_path):
+    with pytest.raises(WrongUse, match="not valid TOML"):
+        load_settings({}, {}, write(tmp_path, "threads 2\n"))
+    (tmp_path / "settings.toml").write_bytes(b"model = \"\xff\"\n")
+    with pytest.raises(WrongUse, match="cannot be read"):
+        load_settings({}, {}, tmp_path)
+
+
+def test_rows_show_every_key_once_with_meaning(tmp_path):
+    rows = Settings(data_dir=tmp_path).rows()
+    assert [row["key"] for row in rows] == ["data_dir", *KEYS]
+    assert all(row["meaning"] and row["origin"] == "default" for row in rows)
+
+
+def test_storing_keeps_comments_and_other_lines(tmp_path):
+    folder = write(tmp_path, '# mine\nthreads = 2 # few\n\n[cache]\nquota = "1GB"\n')
+    store_setting(folder, "kv_format", "k8v4")
+    store_setting(folder, "threads", "4")
+    store_setting(folder, "temperature", "0.7")
+    text = (folder / "settings.toml").read_text(encoding="utf-8")
+    assert "# mine" in text
+    assert tomllib.loads(text) == {"threads": 4, "kv_format": "k8v4", "temperature": 0.7, "cache": {"quota": "1GB"}}
+    store_setting(folder, "threads", None)
+    assert load_settings({}, {}, folder).threads is None
+    with pytest.raises(WrongUse, match="table"):
+        store_setting(folder, "cache.quota", "3GB")
+    with pytest.raises(WrongUse, match="need"):
+        store_setting(folder, "threads", "none")
+    assert load_settings({}, {}, folder).cache_quota == 10**9
+
+
+def test_storing_into_an_empty_folder_makes_it(tmp_path):
+    store_setting(tmp_path / "new", "cache.quota", "20GB")
+    assert load_settings({}, {}, tmp_path / "new").cache_quota == 20 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("20GB", 20 * 10**9), ("1.5 MiB", 1572864), ("10", 10), ("3k", 3000), ("2tb", 2 * 10**12)]
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("12k", 12288), ("12288", 12288), ("1M", 1048576), ("0.5k", 512)])
+def test_lengths(text, tokens):
+    assert parse_length(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1e5", "12kk", "1 000"])
+def test_what_is_no_amount(text):
+    for parse in (parse_size, parse_length):
+        with pytest.raises(ValueError):
+            parse(text)
+
+
+@given(st.integers(0, 10**16))
+def test_a_formatted_size_reads_back_within_five_percent(size):
+    assert parse_size(format_size(size)) == pytest.approx(size, rel=0.055)
+
+
+def test_folders_are_private(tmp_path):
+    paths = Paths(tmp_path / "data").prepare()
+    for folder in (paths.root, paths.models, paths.documents, paths.temp, paths.logs):
+        assert folder.stat().st_mode & 0o777 == 0o700
