@@ -134,8 +134,8 @@ class _Turn:
         writer = self._writer(face)
         plan = self._plan(face, writer, self.app.context)
         engine = self.app.engine_service.loaded(lambda text, share: self._show_loading(job, text, share))
-        if len(plan.ids) + self._answer_room() > engine.context:  # less memory than the model's file promised
-            plan = self._plan(face, writer, engine.context)
+        if len(plan.ids) + self._answer_room() > engine.largest_prompt:  # less memory than the model could use
+            plan = self._plan(face, writer, engine.largest_prompt)
         if not job.enter_engine():
             return
         job.update(
@@ -277,9 +277,8 @@ class _Turn:
             stats=self._stats(stats),
             citations=self._citations(shown, plan),
         )
-        ends = (plan.checkpoint, len(plan.ids) + len(ids)) if plan.checkpoint else (len(plan.ids) + len(ids),)
-        if stats.output_tokens:
-            export_when_idle(self.app.engine_service, self.app.snapshot_writer, self.conversation_id, ends)
+        app = self.app
+        export_when_idle(app.engine_service, app.snapshot_writer, self.conversation_id, plan.checkpoint)
 
     def _remember(
         self, face: ModelFace, writer: PromptWriter, plan: Plan, ids: Sequence[int], text: str, shown: str

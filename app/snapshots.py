@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from app.errors import AppError, as_app_error
@@ -123,17 +123,20 @@ class KnownKeys(Container[str]):
         return isinstance(key, str) and (self.writer.waiting(key) or self.writer.store.known_blocks([key]) == 1)
 
 
-def export_when_idle(
-    service: EngineService, writer: SnapshotWriter, conversation_id: str, positions: Sequence[int]
-) -> None:
-    """Has the prefixes of `positions` tokens exported once the engine is idle; a newer call replaces this one."""
+def export_when_idle(service: EngineService, writer: SnapshotWriter, conversation_id: str, checkpoint: int) -> None:
+    """Has the conversation's KV exported once the engine is idle; a newer call replaces this one.
+
+    checkpoint: tokens up to the end of the documents, which get a snapshot of their own (0: none); the other one is of
+    all that the turn computed, also when it was stopped in the middle of reading.
+    """
 
     def task() -> Iterator[None]:
         engine = service.engine
         if engine is None:
             return
         known = KnownKeys(writer)
-        for tokens in positions:
+        live = engine.live_tokens(conversation_id)
+        for tokens in sorted({min(checkpoint, live), live} - {0}):
             for row in engine.export(conversation_id, tokens, known):
                 while not writer.offer(conversation_id, engine.fingerprint, row):
                     time.sleep(0.01)

@@ -98,7 +98,7 @@ class App:
     def context(self) -> int:
         """Tokens of prompt and answer together: what the loaded engine offers, before that what the model promises."""
         engine = self.engine_service.engine
-        return engine.context if engine is not None else (self.settings.context or self.model.context)
+        return engine.largest_prompt if engine is not None else (self.settings.context or self.model.context)
 
     def close(self) -> None:
         """Stops what runs, writes what is left of snapshots, closes files. Safe to call twice."""
