@@ -1,0 +1,214 @@
+"""A small app behind the page: the same shape as the real one, slow in a known way, so that browser tests are quick and exact.
+
+It keeps everything in memory and answers by rule: the question decides. See `FakeBackend.script`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from app.errors import AppError, BadInput, Cancelled, DoesNotFit, PasswordNeeded
+from app.turn import Passage, TurnState, TurnStats
+from ui.backend import DocumentView, FitView, ModelView, Sample
+
+
+@dataclass(frozen=True)
+class FakeConversation:
+    id: str
+    title: str
+    updated: float
+
+
+@dataclass(frozen=True)
+class FakeMessage:
+    id: str
+    role: str
+    text: str
+    state: str = "complete"
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FakeCitation:
+    document_id: str
+    document: str
+    page: int
+    label: str
+    quote: str
+    status: str
+
+
+class FakeJob:
+    def __init__(self, conversation_id: str, state: TurnState) -> None:
+        self.conversation_id = conversation_id
+        self.state = state
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+ANSWER = (
+    "The **warranty** lasts *24 months* from the date of delivery.\n\n"
+    "1. Keep the invoice.\n2. Register the device within 30 days.\n\n"
+    "| Part | Months |\n| --- | --- |\n| Motor | 24 |\n| Battery | 12 |\n\n"
+    "```python\nmonths = 24\n```"
+)
+PASSAGE = (
+    "The manufacturer grants a warranty of 24 months from the date of delivery. The warranty covers defects in material and "
+    "workmanship. Wear parts such as filters and batteries are covered for 12 months."
+)
+
+
+class FakeBackend:
+    """step: seconds between two states of a turn."""
+
+    def __init__(self, temp_dir: Path, sample: Path | None = None, step: float = 0.05) -> None:
+        self._temp = temp_dir
+        self._sample = sample
+        self.step = step
+        self.answer = ANSWER
+        self._ids = itertools.count(1)
+        self._conversations: dict[str, FakeConversation] = {}
+        self._messages: dict[str, list[FakeMessage]] = {}
+        self._documents: dict[str, list[DocumentView]] = {}
+        self._jobs: dict[str, FakeJob] = {}
+
+    @property
+    def temp_dir(self) -> Path:
+        return self._temp
+
+    def model(self) -> ModelView:
+        return ModelView("SmolLM2 135M", "cpu", 12288, "passages", demo=True)
+
+    def sample(self) -> Sample | None:
+        questions = ("How long is the warranty?", "How is the filter cleaned?", "What does error E4 mean?")
+        return Sample(self._sample, questions) if self._sample else None
+
+    def conversations(self, search: str = "") -> list[FakeConversation]:
+        found = [c for c in self._conversations.values() if search.lower() in c.title.lower()]
+        return sorted(found, key=lambda c: -c.updated)
+
+    def conversation(self, conversation_id: str) -> FakeConversation | None:
+        return self._conversations.get(conversation_id)
+
+    def new_conversation(self, title: str = "", updated: float | None = None) -> str:
+        made = FakeConversation(f"c{next(self._ids)}", title, updated or time.time())
+        self._conversations[made.id] = made
+        self._messages[made.id], self._documents[made.id] = [], []
+        return made.id
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        self._conversations[conversation_id] = replace(self._conversations[conversation_id], title=title)
+
+    def delete(self, conversation_id: str) -> None:
+        for table in (self._conversations, self._messages, self._documents):
+            table.pop(conversation_id, None)
+
+    def messages(self, conversation_id: str) -> list[FakeMessage]:
+        return list(self._messages.get(conversation_id, ()))
+
+    def documents(self, conversation_id: str) -> list[DocumentView]:
+        return list(self._documents.get(conversation_id, ()))
+
+    def add_file(self, conversation_id, path, password, progress, cancel) -> None:  # noqa: ANN001
+        name = path.name
+        if "broken" in name:
+            raise BadInput(f"{name} is damaged: it ends in the middle.", "Download or copy it again.")
+        if "locked" in name and password != "secret":
+            raise PasswordNeeded(f"{name} is encrypted.", "Type its password.")
+        for page in range(1, 21):
+            if cancel.wait(self.step):
+                raise Cancelled("Stopped.")
+            progress(page, 20)
+        notes = ("No text on pages 3-4.",) if "scan" in name else ()
+        view = DocumentView(f"d{next(self._ids)}", name, "pdf" if name.endswith("pdf") else "text", 20, 6150, notes)
+        self._documents[conversation_id].append(view)
+
+    def remove_document(self, conversation_id: str, document_id: str) -> None:
+        self._documents[conversation_id] = [d for d in self._documents[conversation_id] if d.id != document_id]
+
+    def fit(self, conversation_id: str) -> FitView:
+        used = sum(d.tokens or 0 for d in self._documents.get(conversation_id, ()))
+        return FitView(used + 40 * len(self._messages.get(conversation_id, ())), 11776)
+
+    def current(self, conversation_id: str) -> FakeJob | None:
+        job = self._jobs.get(conversation_id)
+        return job if job is not None and not job.state.finished else None
+
+    def ask(self, conversation_id: str, question: str, reading: str, pages: str) -> FakeJob:
+        if question == "raise":
+            raise AppError("The disk is full.", "Free some space and ask again.")
+        if not self._conversations[conversation_id].title:
+            self.rename(conversation_id, question[:60])
+        answer_id = f"m{next(self._ids)}"
+        self._messages[conversation_id] += [
+            FakeMessage(f"m{next(self._ids)}", "user", question),
+            FakeMessage(answer_id, "assistant", "", "streaming"),
+        ]
+        job = FakeJob(conversation_id, TurnState("queued", message_id=answer_id))
+        self._jobs[conversation_id] = job
+        threading.Thread(target=self._run, args=(job, question, reading, pages), daemon=True).start()
+        return job
+
+    def _run(self, job: FakeJob, question: str, reading: str, pages: str) -> None:
+        def show(**changes: Any) -> bool:
+            job.state = replace(job.state, **changes)
+            return job.cancelled.wait(self.step)
+
+        documents = self._documents[job.conversation_id]
+        name = documents[0].name if documents else "manual.pdf"
+        if "too long" in question and reading == "whole" and not pages:
+            error = DoesNotFit(
+                "The document is longer than the model can read at once.",
+                "Choose pages, or answer from the best passages.",
+                needed_tokens=48210,
+                available_tokens=11776,
+            )
+            return self._end(job, "failed", error=error)
+        if "crash" in question:
+            return self._end(job, "failed", error=AppError("The model file is damaged.", "Download the model again."))
+        found = tuple(Passage("d1", name, page, str(page), PASSAGE, 9.0 - page) for page in (4, 11, 12, 17, 18))
+        if show(phase="reading", passages=found, read_total=6150):
+            return self._end(job, "stopped")
+        for done in range(0, 6151, 615):
+            if show(read_done=done, eta_s=(6150 - done) / 600):
+                return self._end(job, "stopped")
+        text = question.removeprefix("say ") if question.startswith("say ") else self.answer
+        words = text.split(" ")
+        for count in range(1, len(words) + 1):
+            if show(phase="answering", answer=" ".join(words[:count])):
+                return self._end(job, "stopped")
+        citations = (
+            FakeCitation("d1", name, 4, "4", PASSAGE[:75], "attributed"),
+            FakeCitation("d1", name, 12, "xii", "Wear parts such as filters and batteries", "attributed"),
+        )
+        stats = TurnStats(6210, 6150, 0, 60, 1.8, 47.0, len(words), "stop", 1.0, 0, "cpu", "m", "bf16", "exact", "passages")
+        self._end(job, "done", citations=citations, stats=stats)
+        return None
+
+    def _end(self, job: FakeJob, phase: str, **changes: Any) -> None:
+        state = replace(job.state, phase=phase, **changes)
+        details: dict[str, Any] = {
+            "passages": [{"document": p.document, "page": p.page, "label": p.label, "text": p.text} for p in state.passages],
+            "citations": [vars(c) for c in state.citations],
+            "stats": state.stats.as_dict() if state.stats else None,
+        }
+        if state.error is not None:
+            details["error"] = {
+                "message": state.error.message,
+                "hint": state.error.hint,
+                "needed_tokens": getattr(state.error, "needed_tokens", 0),
+                "available_tokens": getattr(state.error, "available_tokens", 0),
+            }
+        states = {"done": "complete", "stopped": "stopped", "failed": "failed"}
+        self._messages[job.conversation_id] = [
+            replace(m, text=state.answer, state=states[phase], details=details) if m.id == state.message_id else m
+            for m in self._messages[job.conversation_id]
+        ]
+        job.state = state

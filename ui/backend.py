@@ -1,0 +1,118 @@
+"""What the page needs from the app, as one protocol. `ui.app_backend` fills it with the real app, tests with a small one.
+
+Everything here may be called from any thread. Ids come back from the browser and are untrusted: an unknown id gives
+None or does nothing, never an exception.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from app.turn import TurnState
+
+ReadingChoice = Literal["passages", "whole"]
+Progress = Callable[[int, int], None]
+
+
+class ConversationLike(Protocol):
+    """updated: seconds since 1970."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def updated(self) -> float: ...
+
+
+class MessageLike(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def details(self) -> dict[str, Any]: ...
+
+
+class JobLike(Protocol):
+    @property
+    def conversation_id(self) -> str: ...
+    @property
+    def state(self) -> TurnState: ...
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentView:
+    """One document of a conversation as the tray shows it. tokens is None while nobody has counted them."""
+
+    id: str
+    name: str
+    kind: str
+    pages: int
+    tokens: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """The model that answers. reading: what it answers from unless the user chooses. demo: say what it is."""
+
+    label: str
+    profile: str
+    context: int
+    reading: ReadingChoice
+    demo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FitView:
+    """Tokens of documents and turns against what the context leaves for them."""
+
+    used: int
+    total: int
+
+    @property
+    def fits(self) -> bool:
+        return self.used <= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    path: Path
+    questions: tuple[str, ...]
+
+
+class Backend(Protocol):
+    @property
+    def temp_dir(self) -> Path: ...
+    def model(self) -> ModelView | None: ...
+    def sample(self) -> Sample | None: ...
+
+    def conversations(self, search: str = "") -> Sequence[ConversationLike]: ...
+    def conversation(self, conversation_id: str) -> ConversationLike | None: ...
+    def new_conversation(self) -> str: ...
+    def rename(self, conversation_id: str, title: str) -> None: ...
+    def delete(self, conversation_id: str) -> None: ...
+    def messages(self, conversation_id: str) -> Sequence[MessageLike]: ...
+
+    def documents(self, conversation_id: str) -> Sequence[DocumentView]: ...
+    def add_file(
+        self, conversation_id: str, path: Path, password: str | None, progress: Progress, cancel: threading.Event
+    ) -> None:
+        """Reads one file and adds it. Raises AppError (PasswordNeeded, BadInput, Cancelled, ...)."""
+        ...
+
+    def remove_document(self, conversation_id: str, document_id: str) -> None: ...
+    def fit(self, conversation_id: str) -> FitView | None: ...
+
+    def ask(self, conversation_id: str, question: str, reading: ReadingChoice, pages: str) -> JobLike: ...
+    def current(self, conversation_id: str) -> JobLike | None: ...

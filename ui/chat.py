@@ -1,0 +1,208 @@
+"""Events of the page. Each takes the conversation's id, asks the app, and returns what changed; none owns anything.
+
+`watch` follows what happens in one conversation (an answer, files being read) and ends when nothing does. Work runs in
+the app's own threads, so closing the tab stops only the watching, and opening the page again takes it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import gradio as gr
+
+from app.errors import AppError
+from ui.backend import Backend, ReadingChoice
+from ui.render.html import error_card, one_line
+from ui.render.sidebar import Editing
+from ui.screen import Screen, Updates
+from ui.strings import text
+from ui.uploads import Uploads
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.1
+TITLE_LENGTH = 200
+
+
+class Chat:
+    def __init__(self, backend: Backend, uploads: Uploads) -> None:
+        self.backend = backend
+        self.uploads = uploads
+        self.screen = Screen(backend, uploads)
+
+    def load(self, request: gr.Request) -> Updates:
+        """A page that was opened or reloaded: the conversation that its address names, else a new one."""
+        model = self.backend.model()
+        reading = model.reading if model else "passages"
+        asked = str(request.query_params.get("c", ""))
+        return {
+            **self.open(asked),
+            "reading": gr.update(value=reading),
+            "pages": gr.update(visible=reading == "whole"),
+        }
+
+    def open(self, conversation_id: str, search: str = "", notice: str = "") -> Updates:
+        known = conversation_id if self.backend.conversation(conversation_id) is not None else ""
+        return {"conversation": known, **self.screen.everything(known, search, notice), **_follow()}
+
+    def ask(
+        self, conversation_id: str, question: str, reading: ReadingChoice, pages: str, search: str
+    ) -> Updates:
+        """Sends a question. It stays in the box when it cannot be sent now."""
+        question = question.strip()
+        if not question:
+            return {}
+        if conversation_id and self.backend.current(conversation_id) is not None:
+            return {"notice": self.screen.notice(text("ask.busy")), **_follow()}
+        if any(upload.busy for upload in self.uploads.of(conversation_id)):
+            return {"notice": self.screen.notice(text("ask.still_reading")), **_follow()}
+        try:
+            conversation_id = conversation_id or self.backend.new_conversation()
+            self.backend.ask(conversation_id, question, reading, pages.strip() if reading == "whole" else "")
+        except Exception as error:
+            return {**self.open(conversation_id, search), "notice": _problem(error)}
+        return {**self.open(conversation_id, search), "question": ""}
+
+    def stop(self, conversation_id: str) -> None:
+        job = self.backend.current(conversation_id) if conversation_id else None
+        if job is not None:
+            job.cancel()
+
+    def add_files(self, conversation_id: str, paths: list[str] | None, search: str) -> Updates:
+        """Files that Gradio has taken in; their paths lie in our own temporary folder."""
+        if not paths:
+            return {}
+        conversation_id = self._existing(conversation_id) or self.backend.new_conversation()
+        self.uploads.add(conversation_id, [Path(path) for path in paths])
+        return self.open(conversation_id, search)
+
+    def search(self, conversation_id: str, search: str) -> Updates:
+        return self.screen.sidebar(conversation_id, search)
+
+    def act(self, message: str, conversation_id: str, reading: ReadingChoice, search: str) -> Updates:
+        """A button in the page's own markup, as app.js reports it: action, value, typed text. All three are untrusted."""
+        try:
+            sent = json.loads(message)
+            action, value, typed = str(sent["action"]), str(sent["value"]), str(sent.get("typed") or "")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {"action": ""}
+        try:
+            return {"action": "", **self._act(action, value, typed, conversation_id, reading, search)}
+        except Exception as error:
+            return {"action": "", **self.open(conversation_id, search), "notice": _problem(error)}
+
+    def _act(
+        self, action: str, value: str, typed: str, conversation_id: str, reading: ReadingChoice, search: str
+    ) -> Updates:
+        match action:
+            case "open":
+                return self.open(value, search)
+            case "rename-ask" | "delete-ask":
+                what = "rename" if action == "rename-ask" else "delete"
+                return self.screen.sidebar(conversation_id, search, Editing(value, what))
+            case "edit-cancel":
+                return self.screen.sidebar(conversation_id, search)
+            case "rename":
+                title = " ".join(typed.split())[:TITLE_LENGTH]
+                if title and self._existing(value):
+                    self.backend.rename(value, title)
+                return {**self.screen.sidebar(conversation_id, search), **self.screen.top(conversation_id)}
+            case "delete":
+                if self._existing(value):
+                    self.uploads.forget_conversation(value)
+                    self.backend.delete(value)
+                if value == conversation_id:
+                    return self.open("", search)
+                return self.screen.sidebar(conversation_id, search)
+            case "remove":
+                self.backend.remove_document(conversation_id, value)
+                return self.open(conversation_id, search)
+            case "unlock":
+                self.uploads.unlock(value, typed)
+                return {**self.screen.documents(conversation_id), **_follow()}
+            case "upload-close":
+                self.uploads.close_one(value)
+                return {**self.screen.documents(conversation_id), **self.screen.messages(conversation_id), **_follow()}
+            case "sample":
+                return self._add_sample(value, search)
+            case "suggest":
+                return self.ask(conversation_id, value, reading, "", search)
+            case "retry-passages" | "retry-pages":
+                question = self._last_question(conversation_id)
+                return self.ask(conversation_id, question, *_retry(action, typed), search)
+        return {}
+
+    async def watch(self, conversation_id: str, search: str) -> AsyncIterator[Updates]:
+        """Yields what changed, about ten times a second, until nothing runs in this conversation."""
+        if not conversation_id:
+            return
+        job = None
+        seen_state, seen_uploads = None, self.uploads.of(conversation_id)
+        while True:
+            updates: Updates = {}
+            job = job or self.backend.current(conversation_id)
+            if job is not None and job.state is not seen_state:
+                seen_state = job.state
+                if seen_state.finished:
+                    updates |= await asyncio.to_thread(self._settled, conversation_id, search)
+                    job = None
+                else:
+                    updates |= self.screen.live(seen_state)
+            uploads = self.uploads.of(conversation_id)
+            if uploads != seen_uploads:
+                updates |= await asyncio.to_thread(self.screen.documents, conversation_id)
+                if len(uploads) != len(seen_uploads):
+                    updates |= await asyncio.to_thread(self._settled, conversation_id, search)
+                seen_uploads = uploads
+            if updates:
+                yield updates
+            if job is None and not any(upload.busy for upload in uploads):
+                if self.backend.current(conversation_id) is None:
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _settled(self, conversation_id: str, search: str) -> Updates:
+        """After an answer or a document: everything that may have changed with it."""
+        return {
+            **self.screen.messages(conversation_id),
+            **self.screen.documents(conversation_id),
+            **self.screen.sidebar(conversation_id, search),
+            **self.screen.top(conversation_id),
+        }
+
+    def _add_sample(self, question: str, search: str) -> Updates:
+        sample = self.backend.sample()
+        if sample is None:
+            return {}
+        conversation_id = self.backend.new_conversation()
+        self.uploads.add(conversation_id, [sample.path])
+        chosen = {"question": question} if question in sample.questions else {}
+        return {**self.open(conversation_id, search), **chosen}
+
+    def _existing(self, conversation_id: str) -> str:
+        known = conversation_id and self.backend.conversation(conversation_id) is not None
+        return conversation_id if known else ""
+
+    def _last_question(self, conversation_id: str) -> str:
+        asked = [m.text for m in self.backend.messages(conversation_id) if m.role == "user"]
+        return asked[-1] if asked else ""
+
+
+def _retry(action: str, pages: str) -> tuple[ReadingChoice, str]:
+    return ("passages", "") if action == "retry-passages" else ("whole", pages)
+
+
+def _follow() -> Updates:
+    """A new value starts `watch` anew."""
+    return {"follow": time.monotonic_ns()}
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, AppError):
+        return one_line(error_card(error.message, error.hint))
+    log.error("A request of the page failed", exc_info=error)
+    return one_line(error_card(text("error.unknown"), text("error.unknown_hint")))

@@ -1,0 +1,179 @@
+"""Questions and answers: passages first, then the text, then where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.turn import TurnState
+from ui.backend import MessageLike, Sample
+from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
+from ui.render.markdown import render_markdown
+from ui.strings import count, text
+from ui.views import AnswerView, CitationView, ErrorView, PassageView, answer_of_message, answer_of_state
+
+SHOWN_PASSAGES = 3
+QUOTE_LENGTH = 400
+
+
+def render_history(messages: Sequence[MessageLike], running_message_id: str = "") -> str:
+    """All messages but the answer that is still being written, which `render_live` shows."""
+    shown = [m for m in messages if m.id != running_message_id]
+    last_answer = next((m.id for m in reversed(shown) if m.role == "assistant"), "")
+    parts = [_message(m, newest=m.id == last_answer and not running_message_id) for m in shown]
+    return one_line(f'<div class="ub-log" role="log" tabindex="0">{hear(text("turn.log"))}{"".join(parts)}</div>' if parts else "")
+
+
+def render_live(state: TurnState | None) -> str:
+    """The answer that is being written."""
+    if state is None:
+        return one_line("")
+    view = answer_of_state(state)
+    inside = f"{_passages(view.passages, is_open=True)}{_progress(state)}{_body(view, newest=True)}"
+    return one_line(f'<article class="ub-message ub-answer ub-live">{hear(text("turn.app"))}{inside}</article>')
+
+
+def render_empty(sample: Sample | None, has_documents: bool, suggestions: Sequence[str]) -> str:
+    """A new conversation: what this is, and a first step."""
+    parts = [f'<h1 class="ub-empty-title">{escape(text("empty.title"))}</h1>']
+    if not has_documents:
+        parts.append(f'<p class="ub-empty-lead">{escape(text("empty.lead"))}</p>')
+        if sample is not None:
+            parts.append(button("sample", "", text("empty.sample"), "ub-primary"))
+    elif suggestions:
+        parts.append(f'<p class="ub-empty-lead">{escape(text("empty.ask_lead"))}</p>')
+    if suggestions and (has_documents or sample is not None):
+        if not has_documents:
+            parts.append(f'<p class="ub-empty-small">{escape(text("empty.sample_lead"))}</p>')
+        action = "suggest" if has_documents else "sample"
+        rows = "".join(button(action, question, question, "ub-suggestion") for question in suggestions)
+        parts.append(f'<div class="ub-suggestions">{rows}</div>')
+    return one_line(f'<section class="ub-empty">{"".join(parts)}</section>')
+
+
+def _message(message: MessageLike, newest: bool) -> str:
+    if message.role == "user":
+        return (
+            f'<article class="ub-message ub-question">{hear(text("turn.you"))}'
+            f'<div class="ub-bubble">{escape(message.text)}</div></article>'
+        )
+    view = answer_of_message(message)
+    inside = f"{_passages(view.passages, is_open=newest)}{_body(view, newest)}"
+    return f'<article class="ub-message ub-answer">{hear(text("turn.app"))}{inside}</article>'
+
+
+def _body(view: AnswerView, newest: bool) -> str:
+    parts = []
+    if view.thinking:
+        parts.append(
+            f'<details class="ub-thinking"><summary>{escape(text("turn.thinking"))}</summary>'
+            f"<div>{escape(view.thinking)}</div></details>"
+        )
+    if view.text:
+        parts.append(f'<div class="ub-text">{render_markdown(view.text)}</div>')
+    notes = list(view.warnings)
+    if view.state == "stopped":
+        notes.append(text("turn.stopped"))
+    if view.state in ("interrupted", "streaming") and not newest:
+        notes.append(text("turn.interrupted"))
+    if view.stats is not None and view.stats.finish_reason == "length":
+        notes.append(text("turn.cut"))
+    parts.extend(f'<p class="ub-note">{escape(note)}</p>' for note in notes)
+    parts.append(_sources(view.citations))
+    if view.error is not None:
+        parts.append(_error(view.error, newest))
+    return "".join(parts)
+
+
+def _passages(passages: Sequence[PassageView], is_open: bool) -> str:
+    if not passages:
+        return ""
+    first = "".join(map(_passage, passages[:SHOWN_PASSAGES]))
+    rest = passages[SHOWN_PASSAGES:]
+    more = ""
+    if rest:
+        label = escape(text("turn.passages.more", count=len(rest)))
+        more = f'<details class="ub-more"><summary>{label}</summary><ol class="ub-passage-list">{"".join(map(_passage, rest))}</ol></details>'
+    return (
+        f'<details class="ub-passages"{" open" if is_open else ""}><summary>{escape(count("turn.passages", len(passages)))}</summary>'
+        f'<ol class="ub-passage-list">{first}</ol>{more}</details>'
+    )
+
+
+def _passage(passage: PassageView) -> str:
+    return (
+        f'<li><details class="ub-passage"><summary><span class="ub-passage-head"><span class="ub-page">{escape(_page(passage.page, passage.label))}'
+        f'</span><span class="ub-passage-doc">{escape(shorten(passage.document, 60))}</span></span>'
+        f'<span class="ub-passage-snippet">{escape(shorten(passage.text, 220))}</span></summary>'
+        f'<p class="ub-passage-full">{escape(passage.text.strip())}</p></details></li>'
+    )
+
+
+def _sources(citations: Sequence[CitationView]) -> str:
+    if not citations:
+        return ""
+    chips = "".join(map(_chip, citations))
+    return (
+        f'<div class="ub-sources"><span class="ub-sources-name">{escape(text("turn.sources"))}</span>{chips}'
+        f'<span class="ub-sources-how">{escape(text("turn.attributed"))}</span></div>'
+    )
+
+
+def _chip(citation: CitationView) -> str:
+    status = citation.status if citation.status in ("verified", "near", "not_found", "attributed") else "attributed"
+    quote = shorten(citation.quote, QUOTE_LENGTH)
+    return (
+        f'<span class="ub-chip ub-{status}" tabindex="0">{escape(_page(citation.page, citation.label))}'
+        f'<span class="ub-tip" role="tooltip"><span class="ub-tip-doc">{escape(citation.document)}</span>'
+        f'<span class="ub-tip-quote">{escape(quote)}</span>'
+        f'<span class="ub-tip-status">{escape(text(f"turn.status.{status}"))}</span></span></span>'
+    )
+
+
+def _page(page: int, label: str) -> str:
+    if label and label != str(page):
+        # Labels of code are lines ("src/a.py:L1-80"): they say more than the number.
+        return label if "L" in label else text("turn.page_label", page=page, label=label)
+    return text("turn.page", page=page)
+
+
+def _error(error: ErrorView, newest: bool) -> str:
+    if not error.does_not_fit:
+        return error_card(error.message, error.hint)
+    numbers = text("fit.numbers", needed=number(error.needed), available=number(error.available))
+    more = f'<p class="ub-error-numbers">{escape(numbers)}</p>'
+    if newest:
+        more += (
+            '<div class="ub-choices">'
+            + button("retry-passages", "", text("fit.passages"), "ub-primary")
+            + f'<span class="ub-form" role="group"><input class="ub-input" type="text" name="pages" title="{escape(text("fit.pages"))}" '
+            f'placeholder="{escape(text("fit.pages_placeholder"))}">'
+            + button("retry-pages", "", text("fit.read_pages"), "ub-quiet ub-take-input")
+            + "</span></div>"
+        )
+    return error_card(error.message, error.hint, more)
+
+
+def _progress(state: TurnState) -> str:
+    """What the engine is doing until the first words come."""
+    if state.finished or state.phase == "answering":
+        return "" if state.answer or state.thinking or state.finished else _busy(text("turn.answering"))
+    if state.phase == "queued":
+        return _busy(text("turn.queued_behind", count=state.position) if state.position else text("turn.queued"))
+    name = text("turn.loading") if state.phase == "loading" else text("turn.reading")
+    if not state.read_total:
+        return _busy(name)
+    share = min(100, int(100 * state.read_done / state.read_total))
+    facts = [f"{share} %"]
+    if state.phase == "reading":
+        facts.append(text("turn.reading_count", done=number(state.read_done), total=number(state.read_total)))
+    if state.eta_s is not None:
+        facts.append(text("turn.eta", duration=duration(state.eta_s)))
+    return (
+        f'<div class="ub-progress"><span class="ub-progress-name">{icon("spin")}{escape(name)}</span>'
+        f'<span class="ub-bar"><span class="ub-bar-fill" style="width:{share}%"></span></span>'
+        f'<span class="ub-progress-facts">{escape(" · ".join(facts))}</span></div>'
+    )
+
+
+def _busy(what: str) -> str:
+    return f'<div class="ub-progress"><span class="ub-progress-name">{icon("spin")}{escape(what)}</span></div>'

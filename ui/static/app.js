@@ -1,0 +1,117 @@
+// The little that Gradio does not do: buttons in our own markup, files dropped anywhere, the address, scrolling, the theme.
+// Nothing is kept but the choice of light or dark.
+(() => {
+  "use strict";
+  const find = (selector, from = document) => from.querySelector(selector);
+  const THEME = "unabridged-theme";
+  const narrow = matchMedia("(max-width: 760px)");
+  let sent = 0;
+
+  function send(action, value, typed = "") {
+    const box = find("#ub-action textarea, #ub-action input");
+    if (!box) return;
+    const set = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value").set;
+    set.call(box, JSON.stringify({ action, value, typed, n: ++sent }));
+    box.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button.ub-act");
+    if (button) {
+      if (button.name === "menu") return document.body.classList.toggle("ub-side-shown");
+      const input = button.classList.contains("ub-take-input") && find("input", button.closest(".ub-form"));
+      if (input && !input.value.trim()) return input.focus();
+      send(button.name, button.value, input ? input.value : "");
+      if (input && input.type === "password") input.value = "";
+      if (button.name === "open") document.body.classList.remove("ub-side-shown");
+    } else if (event.target.closest("#ub-new")) {
+      document.body.classList.remove("ub-side-shown");
+    } else if (event.target.closest("#ub-theme")) {
+      const dark = document.body.classList.toggle("dark");
+      localStorage.setItem(THEME, dark ? "dark" : "light");
+    } else if (narrow.matches && document.body.classList.contains("ub-side-shown") && !event.target.closest("#ub-side")) {
+      document.body.classList.remove("ub-side-shown");
+    }
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.isComposing) return;
+    const form = event.target.closest && event.target.closest(".ub-form, .ub-ask");
+    const name = form && { Enter: "input" === event.target.localName && ".ub-take-input", Escape: ".ub-escape" }[event.key];
+    const button = name && find(name, form);
+    if (button) {
+      event.preventDefault();
+      button.click();
+    }
+  });
+
+  // Files may be dropped anywhere; Gradio's own upload button takes them from there.
+  let depth = 0;
+  const carriesFiles = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
+  const dropping = (on) => document.body.classList.toggle("ub-dropping", on);
+  document.addEventListener("dragenter", (event) => carriesFiles(event) && (depth++, dropping(true)), true);
+  document.addEventListener("dragleave", (event) => carriesFiles(event) && --depth <= 0 && ((depth = 0), dropping(false)), true);
+  document.addEventListener("dragover", (event) => carriesFiles(event) && event.preventDefault(), true);
+  document.addEventListener("drop", (event) => {
+    if (!carriesFiles(event)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    depth = 0;
+    dropping(false);
+    giveFiles(event.dataTransfer.files);
+  }, true);
+
+  function giveFiles(files) {
+    const input = find("#ub-attach")?.parentElement?.querySelector("input[type=file]") || find("input[type=file]");
+    if (!input || !files.length) return;
+    input.files = files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  let following = true;
+  function scroller() {
+    return find("#ub-scroll");
+  }
+  document.addEventListener("scroll", (event) => {
+    const view = scroller();
+    if (event.target === view) following = view.scrollHeight - view.scrollTop - view.clientHeight < 80;
+  }, true);
+
+  let shown = null;
+  function settle() {
+    const here = find("#ub-here");
+    if (here && here.title !== shown) {
+      shown = here.title;
+      following = true;
+      history.replaceState(null, "", shown ? `/?c=${encodeURIComponent(shown)}` : "/");
+      document.title = find(".ub-title")?.textContent || "Unabridged";
+    }
+    const wanted = find(".ub-focus:not(.ub-focused)");
+    if (wanted) {
+      wanted.classList.add("ub-focused");
+      wanted.focus();
+      if (wanted.select) wanted.select();
+    }
+    const view = scroller();
+    if (view && following) view.scrollTop = view.scrollHeight;
+  }
+
+  function theme() {
+    const chosen = localStorage.getItem(THEME);
+    if (chosen) document.body.classList.toggle("dark", chosen === "dark");
+  }
+
+  let queued = false;
+  new MutationObserver(() => {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => ((queued = false), settle()));
+  }).observe(document.documentElement, { childList: true, subtree: true, characterData: true });
+
+  const started = setInterval(() => {
+    if (!find("#ub-shell")) return;
+    clearInterval(started);
+    theme();
+    settle();
+  }, 50);
+})();

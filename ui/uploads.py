@@ -1,0 +1,140 @@
+"""Files on their way into a conversation. The work runs in threads of its own, so a closed tab does not stop it.
+
+Each Upload is replaced as a whole, so a screen may read the list at any time. A file stays listed until it is added,
+or until the user dismisses the problem that it has. One file is read at a time; the others wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from app.errors import AppError, Cancelled, PasswordNeeded
+from ui.backend import Backend
+from ui.strings import text
+
+log = logging.getLogger(__name__)
+UploadState = Literal["waiting", "reading", "locked", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One file. done and total count its pages while they are read; message and hint say what is wrong with it."""
+
+    id: str
+    conversation_id: str
+    path: Path
+    name: str
+    state: UploadState = "waiting"
+    done: int = 0
+    total: int = 0
+    message: str = ""
+    hint: str = ""
+
+    @property
+    def busy(self) -> bool:
+        return self.state in ("waiting", "reading")
+
+    @property
+    def extension(self) -> str:
+        return self.path.suffix.lstrip(".").upper()[:4] or "FILE"
+
+
+class Uploads:
+    """All uploads of a running page. Thread safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._uploads: dict[str, Upload] = {}
+        self._cancels: dict[str, threading.Event] = {}
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="add-files")
+
+    def of(self, conversation_id: str) -> tuple[Upload, ...]:
+        with self._lock:
+            return tuple(u for u in self._uploads.values() if u.conversation_id == conversation_id)
+
+    def add(self, conversation_id: str, paths: list[Path]) -> None:
+        for path in paths:
+            upload = Upload(uuid.uuid4().hex, conversation_id, path, path.name)
+            with self._lock:
+                self._uploads[upload.id] = upload
+            self._start(upload.id, None)
+
+    def unlock(self, upload_id: str, password: str) -> None:
+        """Tries a locked file again. The password is handed on and kept nowhere."""
+        if self._change(upload_id, only_if="locked", state="waiting", message="", hint=""):
+            self._start(upload_id, password)
+
+    def close_one(self, upload_id: str) -> None:
+        """Stops a file that is being read, forgets one that has a problem."""
+        with self._lock:
+            upload = self._uploads.get(upload_id)
+            cancel = self._cancels.get(upload_id)
+        if cancel is not None:
+            cancel.set()
+        if upload is not None and upload.state != "reading":
+            self._forget(upload_id)
+
+    def forget_conversation(self, conversation_id: str) -> None:
+        for upload in self.of(conversation_id):
+            self.close_one(upload.id)
+
+    def close(self) -> None:
+        with self._lock:
+            cancels = list(self._cancels.values())
+        for cancel in cancels:
+            cancel.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, upload_id: str, password: str | None) -> None:
+        cancel = threading.Event()
+        with self._lock:
+            self._cancels[upload_id] = cancel
+        self._pool.submit(self._run, upload_id, password, cancel)
+
+    def _run(self, upload_id: str, password: str | None, cancel: threading.Event) -> None:
+        if not self._change(upload_id, only_if="waiting", state="reading"):
+            return
+        upload = self._uploads[upload_id]
+
+        def progress(done: int, total: int) -> None:
+            self._change(upload_id, done=done, total=total)
+
+        try:
+            self._backend.add_file(upload.conversation_id, upload.path, password, progress, cancel)
+        except PasswordNeeded as error:
+            self._change(upload_id, state="locked", message=error.message, hint=error.hint)
+        except Cancelled:
+            self._forget(upload_id)
+        except AppError as error:
+            self._change(upload_id, state="failed", message=error.message, hint=error.hint)
+        except Exception:
+            log.exception("A file could not be added")
+            self._change(upload_id, state="failed", message=text("doc.failed"), hint=text("doc.failed_hint"))
+        else:
+            self._forget(upload_id)
+
+    def _change(self, upload_id: str, only_if: str = "", **changes: object) -> bool:
+        with self._lock:
+            upload = self._uploads.get(upload_id)
+            if upload is None or (only_if and upload.state != only_if):
+                return False
+            self._uploads[upload_id] = replace(upload, **changes)  # type: ignore[arg-type]
+            return True
+
+    def _forget(self, upload_id: str) -> None:
+        with self._lock:
+            upload = self._uploads.pop(upload_id, None)
+            self._cancels.pop(upload_id, None)
+        if upload is not None and self._backend.temp_dir.resolve() in upload.path.resolve().parents:
+            # Gradio puts each upload into a folder of its own.
+            shutil.rmtree(upload.path.parent, ignore_errors=True) if upload.path.parent != self._backend.temp_dir else (
+                upload.path.unlink(missing_ok=True)
+            )

@@ -1,0 +1,145 @@
+"""What the page shows of an answer, whether it is being written (TurnState) or stored (a message with its details)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import DoesNotFit
+from app.turn import TurnState
+from ui.backend import MessageLike
+
+
+@dataclass(frozen=True, slots=True)
+class PassageView:
+    document: str
+    page: int
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CitationView:
+    document: str
+    page: int
+    label: str
+    quote: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorView:
+    """needed and available are tokens, 0 unless the question did not fit."""
+
+    message: str
+    hint: str = ""
+    needed: int = 0
+    available: int = 0
+
+    @property
+    def does_not_fit(self) -> bool:
+        return self.needed > 0
+
+
+@dataclass(frozen=True, slots=True)
+class StatsView:
+    model: str
+    profile: str
+    prompt_tokens: int
+    reused_tokens: int
+    output_tokens: int
+    ttft_s: float
+    tpot_ms: float
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """state is a message's: complete, streaming, stopped, failed or interrupted."""
+
+    text: str
+    state: str
+    thinking: str = ""
+    passages: tuple[PassageView, ...] = ()
+    citations: tuple[CitationView, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: ErrorView | None = None
+    stats: StatsView | None = None
+
+
+_STATES = {"done": "complete", "stopped": "stopped", "failed": "failed"}
+
+
+def answer_of_state(state: TurnState) -> AnswerView:
+    error = None
+    if state.error is not None:
+        fit = state.error if isinstance(state.error, DoesNotFit) else None
+        error = ErrorView(
+            state.error.message,
+            state.error.hint,
+            fit.needed_tokens if fit else 0,
+            fit.available_tokens if fit else 0,
+        )
+    return AnswerView(
+        text=state.answer,
+        state=_STATES.get(state.phase, "streaming"),
+        thinking=state.thinking,
+        passages=tuple(PassageView(p.document, p.page, p.label, p.text) for p in state.passages),
+        citations=tuple(CitationView(c.document, c.page, c.label, c.quote, c.status) for c in state.citations),
+        warnings=state.warnings,
+        error=error,
+        stats=_stats(state.stats.as_dict()) if state.stats else None,
+    )
+
+
+def answer_of_message(message: MessageLike) -> AnswerView:
+    """From the stored details; what an older version did not store is left out."""
+    details = message.details
+    return AnswerView(
+        text=message.text,
+        state=message.state,
+        thinking=str(details.get("thinking") or ""),
+        passages=tuple(
+            PassageView(_text(p, "document"), _number(p, "page"), _text(p, "label"), _text(p, "text"))
+            for p in details.get("passages") or ()
+        ),
+        citations=tuple(
+            CitationView(_text(c, "document"), _number(c, "page"), _text(c, "label"), _text(c, "quote"), _text(c, "status"))
+            for c in details.get("citations") or ()
+        ),
+        warnings=tuple(map(str, details.get("warnings") or ())),
+        error=_error(details.get("error")),
+        stats=_stats(details.get("stats")),
+    )
+
+
+def _error(stored: Any) -> ErrorView | None:
+    if not isinstance(stored, Mapping):
+        return None
+    return ErrorView(
+        _text(stored, "message"), _text(stored, "hint"), _number(stored, "needed_tokens"), _number(stored, "available_tokens")
+    )
+
+
+def _stats(stored: Any) -> StatsView | None:
+    if not isinstance(stored, Mapping):
+        return None
+    return StatsView(
+        model=_text(stored, "model"),
+        profile=_text(stored, "profile"),
+        prompt_tokens=_number(stored, "prompt_tokens"),
+        reused_tokens=_number(stored, "reused_tokens"),
+        output_tokens=_number(stored, "output_tokens"),
+        ttft_s=float(stored.get("ttft_s") or 0.0),
+        tpot_ms=float(stored.get("tpot_ms") or 0.0),
+        finish_reason=_text(stored, "finish_reason"),
+    )
+
+
+def _text(stored: Mapping[str, Any], key: str) -> str:
+    return str(stored.get(key) or "")
+
+
+def _number(stored: Mapping[str, Any], key: str) -> int:
+    return int(stored.get(key) or 0)
