@@ -1,0 +1,171 @@
+"""From the lines of a PDF's pages to the text that is read: hyphens joined, ligatures spelled out, paragraphs kept,
+running headers and footers left out.
+
+Everything here is linear in the text, since the text may be hostile and this runs in the app's own process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from app.ingest.extracted import ExtractedPage
+
+EDGE_BAND = 0.12  # running lines stand in the outer share of the page's height
+EDGE_LINES = 2  # and are at most so many
+RUNNING_SHARE = 0.4  # a running line repeats on so many of the pages with text
+RUNNING_PAGES = 3  # and on at least so many
+GARBLED_SHARE = 0.03
+
+_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+# bullets and arrows of the Symbol and Wingdings fonts, which Word writes as private-use characters
+_SYMBOLS = {0xF0B7: "•", 0xF0A7: "▪", 0xF0A8: "◻", 0xF0D8: "➢", 0xF0E0: "→", 0xF0FC: "✓", 0xF076: "❖", 0xF02D: "-"}
+_TRANSLATION: dict[int, str | None] = {**_LIGATURES, **_SYMBOLS, 0: None, 0xFEFF: None}
+_LINE_END_HYPHEN = re.compile(r"(\w*)[\x02\ufffe\u00ad\u2010-](\r?\n|(?<=[\x02\ufffe]))([^\W\d_]*)")
+_MARK = re.compile(r"[\x02\ufffe]")
+_WORD = re.compile(r"\w+(?:[-\u2010]\w+)+")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """One line as the reader gave it. top, bottom: shares of the page's height from its upper edge, None if unknown."""
+
+    text: str
+    top: float | None = None
+    bottom: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawPage:
+    """One page as the reader gave it; `damaged` if neither reader could read it."""
+
+    index: int
+    label: str
+    lines: tuple[RawLine, ...]
+    images: bool = False
+    damaged: bool = False
+
+
+def bad_share(text: str) -> float:
+    """Share of characters that mean nothing: replacement, private use, control, codes of glyphs without a character."""
+    if not text:
+        return 0.0
+    bad = sum(
+        1
+        for char in text
+        if char == "\ufffd"
+        or ("\ue000" <= char <= "\uf8ff" and ord(char) not in _SYMBOLS)
+        or char >= "\U000f0000"
+        or (char < " " and char not in "\t\n\r\x02")
+        or "\x7f" <= char <= "\x9f"
+    )
+    bad += sum(len(code) for code in re.findall(r"\(cid:\d+\)|/[gG]\d+|/uni[0-9A-F]{4}", text))
+    return bad / len(text)
+
+
+def assemble(pages: Sequence[RawPage]) -> list[ExtractedPage]:
+    """Raw pages to pages with clean text and a flag; page numbers and labels stay as they are."""
+    running = _running_lines(pages)
+    bodies = [_body(page, running) for page in pages]
+    hyphenated = _hyphenated_words(bodies)
+    return [_finish(page, body, hyphenated) for page, body in zip(pages, bodies, strict=True)]
+
+
+def _finish(page: RawPage, body: str, hyphenated: frozenset[str]) -> ExtractedPage:
+    text = _clean(body, hyphenated)
+    nothing = not text
+    if nothing and any(line.text.strip() for line in page.lines):
+        # Only running lines: keep them, they may be all that the page says; on a picture of a page they are a stamp.
+        text = _clean("\n".join(line.text for line in page.lines), hyphenated)
+        nothing = page.images or not text
+    if page.damaged:
+        flag = "garbled"
+    elif nothing:
+        flag = "scanned" if page.images else "empty"
+    else:
+        flag = "garbled" if bad_share(text) > GARBLED_SHARE else ""
+    return ExtractedPage(page.index, page.label, text, flag)
+
+
+def _clean(text: str, hyphenated: frozenset[str]) -> str:
+    """Hyphens, ligatures, controls and blanks of one page's text."""
+
+    def join(match: re.Match[str]) -> str:
+        before, newline, after = match.groups()
+        if not before or not before[-1].isalpha() or not after[:1].islower():
+            return f"{before}-{newline}{after}"
+        compound = f"{before}-{after}".lower() in hyphenated
+        return f"{before}{'-' if compound else ''}{after}"
+
+    text = _LINE_END_HYPHEN.sub(join, text)
+    text = _MARK.sub("-", text).translate(_TRANSLATION)
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _hyphenated_words(bodies: Iterable[str]) -> frozenset[str]:
+    """Words that the document itself writes with a hyphen inside a line: those keep it at a line's end."""
+    return frozenset(word.replace("\u2010", "-").lower() for body in bodies for word in _WORD.findall(body))
+
+
+def _body(page: RawPage, running: frozenset[tuple[str, int]]) -> str:
+    """The page's lines without running ones; an empty line where the distance says that a paragraph ends."""
+    left_out = {place for place, keys in _edge_keys(page) if not running.isdisjoint(keys)}
+    lines = [line for place, line in enumerate(page.lines) if place not in left_out]
+    steps = [
+        below.top - above.top
+        for above, below in pairwise(lines)
+        if above.top is not None and below.top is not None and below.top > above.top
+    ]
+    usual = median(steps) if steps else 0.0
+    parts: list[str] = []
+    for above, below in zip([None, *lines], lines):
+        if above is not None:
+            known = above.top is not None and below.top is not None
+            parts.append("\n\n" if known and below.top - above.top > 1.35 * usual > 0 else "\n")  # type: ignore[operator]
+        parts.append(below.text)
+    return "".join(parts)
+
+
+def _edge_keys(page: RawPage) -> list[tuple[int, list[tuple[str, int]]]]:
+    """(place in page.lines, keys under which the line may repeat) for the lines at the upper and lower edge.
+
+    A key is the line's text and its height on the page; a number that moves with the page stands as its distance from
+    the page's index, so that "Page 7 of 90" repeats but "Section 7" on page 31 does not.
+    """
+    placed = [(line.top, line.bottom, place) for place, line in enumerate(page.lines) if line.text.strip()]
+    known = sorted((top, bottom, place) for top, bottom, place in placed if top is not None and bottom is not None)
+    if len(known) != len(placed):
+        return []
+    upper = [entry for entry in known if entry[1] <= EDGE_BAND][:EDGE_LINES]
+    lower = [entry for entry in known if entry[0] >= 1 - EDGE_BAND][-EDGE_LINES:]
+    return [(place, _keys(page, page.lines[place].text, top)) for top, _, place in {*upper, *lower}]
+
+
+def _keys(page: RawPage, text: str, top: float) -> list[tuple[str, int]]:
+    text = " ".join(text.split()).casefold()
+    if len(text) > 200:
+        return []
+    texts = [text]
+    for match in _NUMBER.finditer(text):
+        if len(match[0]) <= 5:
+            texts.append(f"{text[: match.start()]}{{{int(match[0]) - page.index:+d}}}{text[match.end() :]}")
+    label = page.label.casefold()
+    if label and label != str(page.index) and re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text):
+        texts.append(re.sub(rf"(?<!\w){re.escape(label)}(?!\w)", "{label}", text))
+    # rounded twice, so that a line on the border between two heights still meets its like
+    return [(key, height) for key in texts for height in (round(top * 100) * 2, int(top * 100) * 2 + 1)]
+
+
+def _running_lines(pages: Sequence[RawPage]) -> frozenset[tuple[str, int]]:
+    with_text = sum(1 for page in pages if any(line.text.strip() for line in page.lines))
+    counts: Counter[tuple[str, int]] = Counter()
+    for page in pages:
+        counts.update({key for _, keys in _edge_keys(page) for key in keys})
+    needed = max(RUNNING_PAGES, RUNNING_SHARE * with_text)
+    return frozenset(key for key, count in counts.items() if count >= needed)

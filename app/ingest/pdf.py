@@ -1,0 +1,240 @@
+"""Read a PDF inside the child process: pdfium for text, pypdf as the second reader.
+
+`read_pdf` sends messages (dicts of plain JSON values) through `emit`, in page order, so that whatever was read before a
+limit strikes is already with the parent:
+  {"type": "start", "total": pages}, {"type": "page", "page": {...RawPage}}, {"type": "outline", "entries": [...]},
+  {"type": "warning", "text": sentence}
+Files that cannot be read raise BadInput or PasswordNeeded.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from time import process_time
+from typing import Any, BinaryIO
+
+import pypdfium2
+import pypdfium2.raw as pdfium
+
+from app.errors import BadInput, PasswordNeeded
+from app.ingest.extracted import Limits
+from app.ingest.layout import GARBLED_SHARE, RawLine, RawPage, bad_share
+
+Emit = Callable[[dict[str, Any]], None]
+
+SECOND_READER_PAGE_SECONDS = 3.0
+SECOND_READER_SECONDS = 12.0
+OUTLINE_ENTRIES = 5_000
+LETTER_STROKES = 100
+OBJECTS_LOOKED_AT = 2_000
+SHORT_TEXT = 200  # a stamp on a scanned page is no longer
+CUT_OFF_HINT = "Download or copy it again, then open the new copy."
+
+
+def read_pdf(file: BinaryIO, name: str, password: str | None, limits: Limits, emit: Emit, first: int = 1) -> None:
+    """Send every page from `first` on. The file stays open and is the caller's."""
+    cut_off = is_cut_off(file)
+    document = _open(file, name, password, cut_off)
+    if cut_off:
+        document.close()
+        raise BadInput(f"{name} is cut off: its end is missing.", CUT_OFF_HINT)
+    total = len(document)
+    if total == 0:
+        raise BadInput(f"{name} has no pages.", "Open it in a PDF viewer to see whether it is whole.")
+    emit({"type": "start", "total": total})
+    second = SecondReader(file, password)
+    text_bytes = 0
+    for index in range(first, min(total, limits.pages) + 1):
+        page = _read_page(document, index, second)
+        text_bytes += sum(len(line.text.encode("utf-8", "replace")) + 1 for line in page.lines)
+        if text_bytes > limits.text_bytes:
+            emit({"type": "stopped", "reason": f"it holds more than {limits.text_bytes / 1e6:g} MB of text"})
+            return
+        emit({"type": "page", "page": asdict(page)})
+    emit({"type": "outline", "entries": list(_outline(document))})
+    if total > limits.pages:
+        emit({"type": "stopped", "reason": f"it has more than {limits.pages:,} pages"})
+
+
+def is_cut_off(file: BinaryIO) -> bool:
+    """Whether objects, or nothing that ends a PDF, follow the last end mark."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - (1 << 20)))
+    tail = file.read()
+    _, mark, after = tail.rpartition(b"%%EOF")
+    if mark:
+        return re.search(rb"\d\s+obj\b", after) is not None
+    # Some writers leave the mark out, or only its last bytes are lost: then the offset before it still leads somewhere.
+    offset = re.search(rb"startxref\s+(\d+)\s", tail[-128:])
+    if offset is None:
+        return True
+    file.seek(min(int(offset[1]), size))
+    return re.match(rb"\s*(xref\b|\d+\s+\d+\s+obj\b)", file.read(64)) is None
+
+
+def _open(file: BinaryIO, name: str, password: str | None, cut_off: bool) -> pypdfium2.PdfDocument:
+    file.seek(0)
+    try:
+        return pypdfium2.PdfDocument(file, password=password)
+    except pypdfium2.PdfiumError as error:
+        code = getattr(error, "err_code", None)
+        if code == pdfium.FPDF_ERR_PASSWORD:
+            if password:
+                raise PasswordNeeded(
+                    f"The password does not open {name}.", "Type it again; capitals matter."
+                ) from error
+            raise PasswordNeeded(f"{name} is protected by a password.", "Give the password to read it.") from error
+        if code == pdfium.FPDF_ERR_SECURITY:
+            raise BadInput(
+                f"{name} is encrypted in a way that is not supported.", "Save a copy without encryption."
+            ) from error
+        if cut_off:
+            raise BadInput(f"{name} is cut off: its end is missing.", CUT_OFF_HINT) from error
+        raise BadInput(
+            f"{name} is damaged and cannot be read as a PDF.", "Open it in a PDF viewer and save it anew."
+        ) from error
+
+
+def _read_page(document: pypdfium2.PdfDocument, index: int, second: SecondReader) -> RawPage:
+    label = document.get_page_label(index - 1) or str(index)
+    try:
+        page = document[index - 1]
+    except pypdfium2.PdfiumError:
+        text = second.text(index)
+        return RawPage(index, label, _plain_lines(text or ""), damaged=not text)
+    try:
+        lines = _lines(page)
+        text = "\n".join(line.text for line in lines)
+        images = len(text) <= SHORT_TEXT and _has_pictures(page)
+        damaged = False
+        if (not text.strip() and not images) or bad_share(text) > GARBLED_SHARE:
+            other = second.text(index)
+            damaged = other is None and not text.strip()
+            if other and other.strip() and (not text.strip() or bad_share(other) < bad_share(text)):
+                lines = _plain_lines(other)
+        return RawPage(index, label, lines, images, damaged)
+    finally:
+        page.close()
+
+
+def _has_pictures(page: pypdfium2.PdfPage) -> bool:
+    """Whether the page shows a picture, or so many strokes that they may well be letters drawn as outlines."""
+    strokes = 0
+    for thing in islice(page.get_objects(), OBJECTS_LOOKED_AT):
+        kind = pdfium.FPDFPageObj_GetType(thing.raw)
+        strokes += kind == pdfium.FPDF_PAGEOBJ_PATH
+        if kind == pdfium.FPDF_PAGEOBJ_IMAGE or strokes >= LETTER_STROKES:
+            return True
+    return False
+
+
+def _plain_lines(text: str) -> tuple[RawLine, ...]:
+    return tuple(RawLine(line.rstrip("\r")) for line in text.split("\n")) if text.strip() else ()
+
+
+def _lines(page: pypdfium2.PdfPage) -> tuple[RawLine, ...]:
+    """The page's lines in pdfium's order, each with where it stands on the page as seen."""
+    textpage = page.get_textpage()
+    try:
+        count = textpage.count_chars()
+        text = textpage.get_text_range() if count > 0 else ""
+        if len(text) != count:  # characters beyond the basic plane: go one by one, so that places match
+            text = "".join(chr(pdfium.FPDFText_GetUnicode(textpage.raw, place)) for place in range(count))
+        lines: list[RawLine] = []
+        start = 0
+        for match in re.finditer(r"\r?\n|\r|\Z", text):
+            line = text[start : match.start()]
+            if line.strip():
+                lines.append(RawLine(line, *_extent(page, textpage, start, line)))
+            start = match.end()
+        return tuple(lines)
+    finally:
+        textpage.close()
+
+
+def _extent(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, start: int, line: str) -> tuple[float, float]:
+    """Upper and lower edge of a line as shares of the page's height, after the page's rotation."""
+    first = start + len(line) - len(line.lstrip())
+    last = start + len(line.rstrip()) - 1
+    boxes = [textpage.get_charbox(place, loose=True) for place in {first, last}]
+    left, low, right, high = page.get_bbox()
+    width, height = max(right - left, 1e-6), max(high - low, 1e-6)
+    x0, x1 = (min(b[0] for b in boxes) - left) / width, (max(b[2] for b in boxes) - left) / width
+    y0, y1 = (min(b[1] for b in boxes) - low) / height, (max(b[3] for b in boxes) - low) / height
+    return {0: (1 - y1, 1 - y0), 90: (x0, x1), 180: (y0, y1), 270: (1 - x1, 1 - x0)}[page.get_rotation()]
+
+
+def _outline(document: pypdfium2.PdfDocument) -> Iterator[dict[str, Any]]:
+    for number, bookmark in enumerate(document.get_toc()):
+        if number >= OUTLINE_ENTRIES:
+            return
+        target = bookmark.get_dest()
+        index = target.get_index() if target else None
+        title = " ".join(bookmark.get_title().split())[:500]
+        if title and index is not None and index >= 0:
+            yield {"title": title, "page": index + 1, "level": bookmark.level}
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+@contextmanager
+def _processor_time(seconds: float) -> Iterator[None]:
+    """Raise _OutOfTime in Python code that runs longer. Windows has no such timer: there the wall limit holds."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def strike(_signal: int, _frame: object) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGVTALRM, strike)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+class SecondReader:
+    """pypdf, opened when it is first needed; slow, so bounded: some seconds a page and a document."""
+
+    def __init__(self, file: BinaryIO, password: str | None) -> None:
+        self._file = file
+        self._password = password
+        self._reader: Any = None
+        self._failed = False
+        self._spent = 0.0
+
+    def text(self, index: int) -> str | None:
+        """The page's text; None if pypdf cannot read it either; "" once the time for second opinions is spent."""
+        if self._spent >= SECOND_READER_SECONDS:
+            return ""
+        if self._failed:
+            return None
+        start = process_time()
+        try:
+            with _processor_time(SECOND_READER_PAGE_SECONDS):
+                return self._open().pages[index - 1].extract_text()
+        except (_OutOfTime, MemoryError, RecursionError):
+            return None
+        except Exception:  # pypdf raises its own errors and, on damaged files, almost any built-in one
+            return None
+        finally:
+            self._spent += process_time() - start
+
+    def _open(self) -> Any:
+        if self._reader is None:
+            from pypdf import PdfReader
+
+            self._failed = True  # until it is open: a file that cannot be opened is tried once
+            self._reader = PdfReader(self._file, strict=False, password=self._password)
+            self._failed = False
+        return self._reader

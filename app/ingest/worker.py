@@ -1,0 +1,161 @@
+"""The child process that reads one file or the text files of one folder: `python -m app.ingest.worker`.
+
+One JSON object comes in on stdin (the request), JSON lines go out on the stdout it was started with. Nothing is ever
+unpickled or evaluated. The limits are set before the first byte of the file is looked at. The last message is
+{"type": "done"} or {"type": "error", ...}; without it the parent knows that the child was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from app.errors import BadInput, PasswordNeeded
+from app.ingest import kinds, textfile
+from app.ingest.extracted import Limits
+
+_CHUNK = 1 << 20
+
+
+def set_limits(limits: Limits) -> None:
+    """Processor time, address space, no files written, no core dump. Windows has none of these: the parent watches."""
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 2))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+
+
+class Channel:
+    """Writes messages; flushed one by one, so that nothing that was read is lost when the child is killed."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def emit(self, message: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(message).encode("ascii") + b"\n")
+        self._stream.flush()
+
+
+def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, channel: Channel) -> None:
+    """A PDF, text, Markdown or source file, told apart by its content first and its name second."""
+    name: str = request["name"]
+    file.seek(0)  # a child before this one may have moved the shared position
+    head = file.read(4096)
+    if not head:
+        raise BadInput(f"{name} is empty (0 bytes).", "Copy or download it again.")
+    size, sha256 = _hash(file)
+    is_pdf = kinds.looks_like_pdf(name, head)
+    kind = "pdf" if is_pdf else kinds.text_kind(name)
+    channel.emit({"type": "file", "kind": kind, "size": size, "sha256": sha256})
+    if is_pdf:
+        from app.ingest.pdf import read_pdf
+
+        read_pdf(file, name, request["password"], limits, channel.emit, request["first"])
+        return
+    _read_text(name, file, size, limits, channel)
+
+
+def _hash(file: BinaryIO) -> tuple[int, str]:
+    file.seek(0)
+    digest, size = hashlib.sha256(), 0
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+    file.seek(0)
+    return size, digest.hexdigest()
+
+
+def _read_text(name: str, file: BinaryIO, size: int, limits: Limits, channel: Channel) -> None:
+    head = file.read(4096)
+    what = kinds.signature(head)
+    if what:
+        spite = "is not a PDF in spite of its name: it is" if name.lower().endswith(".pdf") else "is"
+        raise BadInput(f"{name} {spite} {what}, which cannot be read.", kinds.signature_hint(what))
+    if name.lower().endswith(".pdf"):
+        raise BadInput(
+            f"{name} is not a PDF in spite of its name.", "Open the original file, or rename it if it is plain text."
+        )
+    data = head + file.read(max(0, limits.text_bytes - len(head)))
+    cut = size > len(data)
+    if cut:
+        data = data[: data.rfind(b"\n") + 1] or data
+    try:
+        text, warning = textfile.decode(data)
+    except textfile.NotText as error:
+        raise BadInput(f"{name} is not a text file: {error}", f"Supported are {kinds.SUPPORTED}.") from error
+    if not text.strip():
+        raise BadInput(f"{name} holds nothing but blanks.", "Open a file with text in it.")
+    pages = textfile.split_pages(text)
+    channel.emit({"type": "start", "total": len(pages)})
+    if warning:
+        channel.emit({"type": "warning", "text": f"{name}: {warning}"})
+    for index, page in enumerate(pages[: limits.pages], 1):
+        channel.emit({"type": "text_page", "index": index, "label": page.label, "text": page.text})
+    if cut:
+        channel.emit({"type": "stopped", "reason": f"it is larger than {limits.text_bytes / 1e6:g} MB"})
+    elif len(pages) > limits.pages:
+        channel.emit({"type": "stopped", "reason": f"it has more than {limits.pages:,} pages"})
+
+
+def read_tree(request: dict[str, Any], limits: Limits, channel: Channel) -> None:
+    """All text files of a folder; PDFs in it are only named, the parent gives each a child of its own."""
+    from app.ingest.walk import walk_folder
+
+    for message in walk_folder(Path(request["path"]), limits):
+        channel.emit(message)
+
+
+def _error(error: BaseException, name: str) -> dict[str, Any]:
+    if isinstance(error, BadInput):
+        return {
+            "type": "error",
+            "password": isinstance(error, PasswordNeeded),
+            "message": error.message,
+            "hint": error.hint,
+        }
+    if isinstance(error, MemoryError):
+        return {"type": "crash", "reason": "it needs too much memory", "detail": ""}
+    return {
+        "type": "crash",
+        "reason": f"its reader failed on it ({type(error).__name__})",
+        "detail": traceback.format_exc(),
+    }
+
+
+def main() -> int:
+    stdin = sys.stdin.buffer
+    channel = Channel(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)  # whatever a library prints must not land between the messages
+    request = json.loads(stdin.readline())
+    limits = Limits(**request["limits"])
+    set_limits(limits)
+    try:
+        if request["job"] == "folder":
+            read_tree(request, limits, channel)
+        else:
+            with os.fdopen(request["fd"], "rb") if "fd" in request else open(request["path"], "rb") as file:
+                read_document(request, file, limits, channel)
+        channel.emit({"type": "done"})
+    except Exception as error:  # the parent turns it into a sentence and logs the rest
+        channel.emit(_error(error, request["name"]))
+    return 0
+
+
+def request_line(job: str, name: str, limits: Limits, **more: Any) -> bytes:
+    """The one line that starts the work. The password travels here, never on a command line."""
+    return json.dumps({"job": job, "name": name, "limits": asdict(limits), **more}).encode("ascii") + b"\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
