@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from app.commands import COMMANDS
-from app.errors import AppError, WrongUse, as_app_error
-
-_BAD_MODEL_FILE = {"ModelFileError", "UnsupportedModelError"}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+from app.commands.failures import exit_code, explain
+from app.errors import WrongUse
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,7 +28,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise WrongUse(f"{message[0].upper()}{message[1:]}.", f"`{self.prog} --help` shows how to use it.")
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong:
+            message = f"there is no {wrong[1]!r} here{_nearest(wrong[1], re.findall(r'[a-z]+', wrong[2]))}"
+        end = "" if message.endswith("?") else "."
+        raise WrongUse(f"{message[0].upper()}{message[1:]}{end}", f"`{self.prog} --help` shows how to use it.")
 
 
 def build_parser() -> Parser:
@@ -44,7 +46,6 @@ def build_parser() -> Parser:
         parents=[everywhere],
     )
     parser.add_argument("--version", action="store_true", help="print the version and leave")
-    parser.set_defaults(data_dir=None, debug=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
         command.add_parser(commands, everywhere)
@@ -80,13 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     parser = build_parser()
-    args, unknown = parser.parse_known_args(arguments)
+    # Given as a namespace: defaults of the parser would win over what stands before the command.
+    args, unknown = parser.parse_known_args(arguments, argparse.Namespace(data_dir=None, debug=False))
     if unknown:
         raise _unknown_arguments(parser, args.command, unknown)
     if args.version:
-        import importlib.metadata
-
-        print(importlib.metadata.version("unabridged"))
+        print(f"unabridged {_version()}")
         return 0
     if args.command is None:
         parser.print_help()
@@ -96,35 +96,30 @@ def _run(arguments: list[str]) -> int:
     return code
 
 
-def explain(error: BaseException) -> AppError:
-    """The sentence and hint for any error, a full disk among them."""
-    if isinstance(error, OSError) and error.errno in _FULL:
-        place = f" ({error.filename})" if error.filename else ""
-        return AppError(
-            f"The disk is full{place}.", "Make room and run it again; what was stored before is still there."
-        )
-    if isinstance(error, ModuleNotFoundError):
-        return AppError(f"The installation is not complete: {error}.", "Run `python3 installer setup` again.")
-    return as_app_error(error)
-
-
-def exit_code(error: BaseException) -> int:
-    """DESIGN's code for an error: its own, or 4 for a model file that cannot be used."""
-    links: BaseException | None = error
-    while links is not None:
-        if type(links).__name__ in _BAD_MODEL_FILE:
-            return 4
-        links = links.__cause__
-    return explain(error).exit_code
-
-
 def _unknown_arguments(parser: Parser, command: str | None, unknown: list[str]) -> WrongUse:
     chosen = subparser(parser, command) if command else parser
     flags = [flag for action in chosen._actions for flag in action.option_strings]
     first = next((word for word in unknown if word.startswith("-")), unknown[0])
-    near = difflib.get_close_matches(first.partition("=")[0], flags, n=1, cutoff=0.6)
-    nearest = f"; the nearest is {near[0]}" if near else ""
-    return WrongUse(f"There is no {first!r} here{nearest}.", f"`{chosen.prog} --help` shows how to use it.")
+    near = _nearest(first.partition("=")[0], flags)
+    return WrongUse(f"There is no {first!r} here{near or '.'}", f"`{chosen.prog} --help` shows how to use it.")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _version() -> str:
+    """Of the installed distribution, else of the checkout that this file stands in."""
+    import importlib.metadata
+    import tomllib
+    from pathlib import Path
+
+    try:
+        return importlib.metadata.version("unabridged")
+    except importlib.metadata.PackageNotFoundError:
+        project = Path(__file__).parents[1] / "pyproject.toml"
+        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
 
 
 def subparser(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:

@@ -352,7 +352,11 @@ def store_setting(data_dir: Path, key: str, given: str | None) -> None:
         wanted[known.key] = tomllib.loads(f"v = {literal}")["v"]
         lines.insert(0, f"{known.key} = {literal}")
     text = "\n".join(lines) + "\n"
-    if parse_file(text) != wanted:
+    try:
+        kept = parse_file(text) == wanted
+    except WrongUse:  # the key's table is written as [table], which a dotted key cannot join
+        kept = False
+    if not kept:
         raise WrongUse(f"{known.key} stands inside a table of {path}.", "Change it there by hand.")
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(FILE_NAME + ".new")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from app.commands import file_set
 from app.commands.common import add_setting_flags, opened, print_json, settings_from
+from app.commands.failures import exit_code
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
-from app.errors import AppError, BadInput, WrongUse, as_app_error
+from app.errors import AppError, BadInput, WrongUse
 from app.report import CSV_COLUMNS, csv_row, turn_object
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
         except AppError as error:
             if len(questions) == 1:
                 raise
-            code = code or error.exit_code
-            failure = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            code = code or exit_code(error)
+            failure = {"error": error.message, "hint": error.hint, "exit_code": exit_code(error)}
             if args.json:
                 print_json({"question": question} | failure)
             elif args.csv:
@@ -99,7 +100,7 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
                 print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             continue
         if not quiet:
-            print_end(state, warnings)
+            print_end(state, app.model.label, warnings)
             continue
         result = turn_object(state, warnings)
         if args.json:
@@ -116,7 +117,7 @@ def _ask(app: App, conversation_id: str, question: str, pages: PageChoice | None
     job = assistant.ask(app, conversation_id, question, reading=app.settings.reading, pages=pages)
     state = follow(job, quiet=quiet)
     if state.error is not None:
-        raise as_app_error(state.error)
+        raise state.error
     return state
 
 

@@ -136,7 +136,7 @@ def _turn(chat: _Chat, question: str) -> None:
     state = follow(job)
     if state.error is not None:
         raise state.error
-    print_end(state)
+    print_end(state, chat.app.model.label)
 
 
 def _command(chat: _Chat, line: str) -> bool:

@@ -44,6 +44,13 @@ def start_over(app: App, conversation_id: str) -> None:
             app.library.update_message(message.id, replaced=MARK_VALUE)
 
 
+def sweep(app: App) -> None:
+    """Deletes the command line's conversations whose documents are gone."""
+    for conversation in app.library.conversations():
+        if not app.library.documents(conversation.id) and is_hidden(app, conversation.id):
+            app.library.delete_conversation(conversation.id)
+
+
 def _of_same_documents(app: App, documents: Sequence[str], new_id: str) -> str | None:
     library = app.library
     for candidate in library.conversations_using(documents[0]) if documents else ():

@@ -76,6 +76,7 @@ def remove(args: argparse.Namespace) -> int:
     with opened(settings_from(args)) as app:
         document = _find(app, args.document)
         remove_document(app, document.id)
+        file_set.sweep(app)
     if args.json:
         print_json({"removed": document.id, "name": document.name})
     else:

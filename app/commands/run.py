@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from app import environment
@@ -19,7 +22,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
         description="Starts the app. It prints one line with its address when it is ready; Ctrl-C ends it.\n"
         "If it is running already with this data folder, that one is opened.",
     )
-    parser.add_argument("--port", type=int, metavar="N", default=None, help="port to serve on (default: a free one)")
+    parser.add_argument("--port", type=int, metavar="N", default=0, help="port to serve on (default: a free one)")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     add_setting_flags(parser)
@@ -27,7 +30,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.port is not None and not 0 <= args.port <= 65535:
+    if not 0 <= args.port <= 65535:
         raise WrongUse(f"There is no port {args.port}.", "Choose one from 1024 to 65535, or leave it out.")
     environment.clean()
     settings = settings_from(args)
@@ -37,12 +40,31 @@ def run(args: argparse.Namespace) -> int:
         with opened(settings) as app:
             import ui
 
-            ui.launch(app, args.host, args.port, not args.no_browser)
+            with ui.launch(app, args.host, args.port, not args.no_browser) as running:
+                if app.lock is not None:
+                    app.lock.set_address(running.address)
+                print(f"Unabridged is at {running.address}", flush=True)
+                with _terminate_like_ctrl_c():
+                    running.wait()
     except DataFolderBusy as busy:
         return _open_running(busy.address, args.no_browser, busy)
     except KeyboardInterrupt:
         print("Unabridged has ended.", file=sys.stderr)
     return 0
+
+
+@contextmanager
+def _terminate_like_ctrl_c() -> Iterator[None]:
+    """While inside, SIGTERM ends the app as Ctrl-C does: answers and snapshots are stored first."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _open_running(address: str, no_browser: bool, busy: Exception) -> int:

@@ -52,13 +52,13 @@ def follow(job: Job, *, quiet: bool = False, passages: int = 3) -> TurnState:
         line.clear()
 
 
-def print_end(state: TurnState, warnings: tuple[str, ...] = ()) -> None:
+def print_end(state: TurnState, model: str, warnings: tuple[str, ...] = ()) -> None:
     """What stands under an answer: its sources and the status line; warnings go to stderr."""
     sources = citation_lines(state.citations)
     if sources:
         print("\nSources:", *(f"  {line}" for line in sources), sep="\n")
     if state.stats is not None:
-        print(f"\n[{stats_line(state.stats)}]", flush=True)
+        print(f"\n[{stats_line(state.stats, model)}]", flush=True)
     for warning in dict.fromkeys((*warnings, *state.warnings)):
         print(f"note: {warning}", file=sys.stderr)
 

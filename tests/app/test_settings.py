@@ -45,7 +45,12 @@ def test_data_folder_comes_from_flag_then_environment_then_user_folder(tmp_path)
 
 @pytest.mark.parametrize(
     ("given_", "nearest"),
-    [("kvformat", "kv_format"), ("cache.qota", "cache.quota"), ("temprature", "temperature"), ("cache_quota", "cache.quota")],
+    [
+        ("kvformat", "kv_format"),
+        ("cache.qota", "cache.quota"),
+        ("temprature", "temperature"),
+        ("cache_quota", "cache.quota"),
+    ],
 )
 def test_an_unknown_key_names_the_nearest(tmp_path, given_, nearest):
     with pytest.raises(WrongUse, match=f"nearest is '{nearest}'"):
@@ -127,7 +132,7 @@ def test_the_dataclass_wants_ready_values_not_text(tmp_path):
 def test_broken_toml_and_unreadable_text_are_one_sentence(tmp_path):
     with pytest.raises(WrongUse, match="not valid TOML"):
         load_settings({}, {}, write(tmp_path, "threads 2\n"))
-    (tmp_path / "settings.toml").write_bytes(b"model = \"\xff\"\n")
+    (tmp_path / "settings.toml").write_bytes(b'model = "\xff"\n')
     with pytest.raises(WrongUse, match="cannot be read"):
         load_settings({}, {}, tmp_path)
 
