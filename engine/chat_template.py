@@ -48,14 +48,14 @@ class ChatTemplate:
 
         `variables` are the template's further variables (tools, enable_thinking, ...). "now" among them, a date, a
         datetime or its ISO text, is what the template's `strftime_now` tells; without it that function is refused,
-        so that no prompt depends on the clock. ChatTemplateError where the template refuses or fails.
+        so that no prompt depends on the clock (or give a function "strftime_now" of your own). ChatTemplateError where the template refuses or fails.
         """
         context = {
             **self.special_tokens,
             **variables,
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
-            "strftime_now": _clock(variables.get("now")),
+            "strftime_now": variables.get("strftime_now") or _clock(variables.get("now")),
             "raise_exception": _refuse,
         }
         limit = TEXT_LIMIT + 8 * sum(len(str(message.get("content", ""))) for message in messages)

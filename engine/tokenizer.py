@@ -34,14 +34,17 @@ END_OF_TURN = {
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "▁"
 SLICE = 1 << 18
-WORD_START = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\n)(?=[^\W\d_])")
+WORD_START = re.compile(r"(?<=\S)(?= [A-Za-z])|(?<=\n)(?=[^\W\d_])")
 
 
-def _byte_characters() -> dict[str, int]:
+def _byte_characters() -> dict[int, int]:
     """GPT-2's printable stand-ins for the 256 bytes: printable Latin-1 as itself, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    others = sorted(set(range(256)) - set(printable))
+    return {byte: byte for byte in printable} | {256 + place: byte for place, byte in enumerate(others)}
+
+
+BYTES_OF_CHARACTERS = _byte_characters()
 
 
 class Tokenizer:
@@ -180,7 +183,8 @@ def _splits_at_words(tokenizer: tokenizers.Tokenizer) -> bool:
     normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
     pieces = words.pre_tokenize_str
     return all(
-        pieces(normalize(text))[0][1] == (0, len(first)) for text, first in (("word word", "word"), ("x\nword", "x\n"))
+        any(span[1] == cut for _, span in pieces(normalize(text)))
+        for text, cut in (("word word", 4), ("word, word", 5), ("12 word", 2), ("x\nword", 2), (".\n\nword", 3))
     )
 
 
@@ -273,13 +277,12 @@ def _token_bytes(spec: dict[str, Any], vocabulary: dict[str, int], size: int, na
             "Supported are byte-level and SentencePiece BPE tokenizers.",
         )
     added = {token["id"] for token in spec["added_tokens"]}
-    characters = _byte_characters()
     pieces = [b""] * size
     for text, id in vocabulary.items():
         if id in added:
             pieces[id] = text.encode()
         elif byte_level:
-            pieces[id] = b"".join(bytes([characters[char]]) if char in characters else char.encode() for char in text)
+            pieces[id] = text.translate(BYTES_OF_CHARACTERS).encode("latin-1", "replace")
         elif match := BYTE_PIECE.fullmatch(text):
             pieces[id] = bytes([int(match[1], 16)])
         else:

@@ -126,10 +126,10 @@ def _byte_level_bpe(
     pairs = []
     for merge in merges:
         cut = merge.find(" ", 1)
-        pair = [merge[:cut], merge[cut + 1 :]]
-        if cut < 1 or not all(part in vocabulary for part in (*pair, "".join(pair))):
+        left, right = merge[:cut], merge[cut + 1 :]
+        if cut < 1 or left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
             raise ModelFileError(f"{name} has a merge of its tokenizer that does not fit its tokens.", AGAIN)
-        pairs.append(pair)
+        pairs.append((left, right))
     model = {"type": "BPE", "vocab": vocabulary, "merges": pairs, "ignore_merges": whole_words}
     return model, {
         "normalizer": {"type": form} if form else None,
@@ -149,12 +149,12 @@ def _sentencepiece_bpe(
     vocabulary = _vocabulary(tokens, types)
     joinable = np.isin(types, (NORMAL, USER_DEFINED))
     pieces = {tokens[id]: id for id in np.flatnonzero(joinable).tolist()}
-    ranked: list[tuple[float, int, int, list[str]]] = []
+    ranked: list[tuple[float, int, int, tuple[str, str]]] = []
     for piece, id in pieces.items():
         for cut in range(1, len(piece)):
             left, right = pieces.get(piece[:cut]), pieces.get(piece[cut:])
             if left is not None and right is not None:
-                ranked.append((-float(scores[id]), left, right, [piece[:cut], piece[cut:]]))
+                ranked.append((-float(scores[id]), left, right, (piece[:cut], piece[cut:])))
     ranked.sort(key=lambda entry: entry[:3])
     unknown = np.flatnonzero(types == UNKNOWN)
     model = {
