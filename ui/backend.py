@@ -1,4 +1,4 @@
-"""What the page needs from the app, as one protocol. `ui.app_backend` fills it with the real app, tests with a small one.
+"""What the page needs from the app, as one protocol. `ui.app_backend` fills it with the real app, tests with a fake.
 
 Everything here may be called from any thread. Ids come back from the browser and are untrusted: an unknown id gives
 None or does nothing, never an exception.
@@ -27,6 +27,8 @@ class ConversationLike(Protocol):
     def title(self) -> str: ...
     @property
     def updated(self) -> float: ...
+    @property
+    def pinned(self) -> bool: ...
 
 
 class MessageLike(Protocol):
@@ -115,4 +117,8 @@ class Backend(Protocol):
     def fit(self, conversation_id: str) -> FitView | None: ...
 
     def ask(self, conversation_id: str, question: str, reading: ReadingChoice, pages: str) -> JobLike: ...
+    def retry(self, conversation_id: str, reading: ReadingChoice, pages: str) -> JobLike:
+        """Answers the last question once more; the new answer takes the place of the old one."""
+        ...
+
     def current(self, conversation_id: str) -> JobLike | None: ...

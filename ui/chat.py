@@ -15,7 +15,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from app.errors import AppError
+from app.errors import as_app_error
 from ui.backend import Backend, ReadingChoice
 from ui.render.html import error_card, one_line
 from ui.render.sidebar import Editing
@@ -49,9 +49,7 @@ class Chat:
         known = conversation_id if self.backend.conversation(conversation_id) is not None else ""
         return {"conversation": known, **self.screen.everything(known, search, notice), **_follow()}
 
-    def ask(
-        self, conversation_id: str, question: str, reading: ReadingChoice, pages: str, search: str
-    ) -> Updates:
+    def ask(self, conversation_id: str, question: str, reading: ReadingChoice, pages: str, search: str) -> Updates:
         """Sends a question. It stays in the box when it cannot be sent now."""
         question = question.strip()
         if not question:
@@ -84,7 +82,7 @@ class Chat:
         return self.screen.sidebar(conversation_id, search)
 
     def act(self, message: str, conversation_id: str, reading: ReadingChoice, search: str) -> Updates:
-        """A button in the page's own markup, as app.js reports it: action, value, typed text. All three are untrusted."""
+        """A button in the page's own markup, as app.js reports it: action, value, typed text. All are untrusted."""
         try:
             sent = json.loads(message)
             action, value, typed = str(sent["action"]), str(sent["value"]), str(sent.get("typed") or "")
@@ -131,9 +129,12 @@ class Chat:
                 return self._add_sample(value, search)
             case "suggest":
                 return self.ask(conversation_id, value, reading, "", search)
-            case "retry-passages" | "retry-pages":
-                question = self._last_question(conversation_id)
-                return self.ask(conversation_id, question, *_retry(action, typed), search)
+            case "retry-passages":
+                return self._retry(conversation_id, "passages", "", search)
+            case "retry-whole" | "retry-pages":
+                return self._retry(conversation_id, "whole", typed, search)
+            case "retry-same":
+                return self._retry(conversation_id, "whole" if value == "whole" else "passages", "", search)
         return {}
 
     async def watch(self, conversation_id: str, search: str) -> AsyncIterator[Updates]:
@@ -160,9 +161,9 @@ class Chat:
                 seen_uploads = uploads
             if updates:
                 yield updates
-            if job is None and not any(upload.busy for upload in uploads):
-                if self.backend.current(conversation_id) is None:
-                    return
+            quiet = job is None and not any(upload.busy for upload in uploads)
+            if quiet and self.backend.current(conversation_id) is None:
+                return
             await asyncio.sleep(POLL_SECONDS)
 
     def _settled(self, conversation_id: str, search: str) -> Updates:
@@ -187,13 +188,13 @@ class Chat:
         known = conversation_id and self.backend.conversation(conversation_id) is not None
         return conversation_id if known else ""
 
-    def _last_question(self, conversation_id: str) -> str:
-        asked = [m.text for m in self.backend.messages(conversation_id) if m.role == "user"]
-        return asked[-1] if asked else ""
-
-
-def _retry(action: str, pages: str) -> tuple[ReadingChoice, str]:
-    return ("passages", "") if action == "retry-passages" else ("whole", pages)
+    def _retry(self, conversation_id: str, reading: ReadingChoice, pages: str, search: str) -> Updates:
+        if not self._existing(conversation_id):
+            return {}
+        if self.backend.current(conversation_id) is not None:
+            return {"notice": self.screen.notice(text("ask.busy")), **_follow()}
+        self.backend.retry(conversation_id, reading, pages)
+        return self.open(conversation_id, search)
 
 
 def _follow() -> Updates:
@@ -202,7 +203,7 @@ def _follow() -> Updates:
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, AppError):
-        return one_line(error_card(error.message, error.hint))
-    log.error("A request of the page failed", exc_info=error)
-    return one_line(error_card(text("error.unknown"), text("error.unknown_hint")))
+    shown = as_app_error(error)
+    if shown is not error:
+        log.error("A request of the page failed", exc_info=error)
+    return one_line(error_card(shown.message, shown.hint))

@@ -1,4 +1,4 @@
-"""The page's components and which event calls what. What they show comes from `ui.screen`, what they do from `ui.chat`."""
+"""The page's components and which event calls what. `ui.screen` fills them, `ui.chat` does the work."""
 
 from __future__ import annotations
 

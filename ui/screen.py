@@ -54,12 +54,7 @@ class Screen:
         if messages or job is not None:
             history = render_history(messages, job.state.message_id if job else "")
         else:
-            documents = self.backend.documents(conversation_id) if conversation_id else ()
-            sample = self.backend.sample()
-            is_sample = sample is not None and any(d.name == sample.path.name for d in documents)
-            suggestions = sample.questions if sample and (is_sample or not documents) else ()
-            busy = bool(self.uploads.of(conversation_id)) if conversation_id else False
-            history = render_empty(sample, bool(documents) or busy, suggestions if not busy else ())
+            history = self._empty(conversation_id)
         return {
             "history": history,
             **self.live(job.state if job else None),
@@ -77,6 +72,17 @@ class Screen:
 
     def notice(self, sentence: str) -> str:
         return one_line(f'<p class="ub-notice" role="status">{escape(sentence)}</p>' if sentence else "")
+
+    def _empty(self, conversation_id: str) -> str:
+        documents = self.backend.documents(conversation_id) if conversation_id else ()
+        busy = any(upload.busy for upload in self.uploads.of(conversation_id))
+        sample = self.backend.sample()
+        if busy:
+            return render_empty(sample, "reading")
+        if not documents:
+            return render_empty(sample, "new")
+        is_sample = sample is not None and all(document.name == sample.path.name for document in documents)
+        return render_empty(sample if is_sample else None, "ready")
 
     def _fit(self, conversation_id: str) -> FitView | None:
         return self.backend.fit(conversation_id) if conversation_id else None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from app.wiring import App
+    from ui.uploads import Uploads
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -102,7 +103,7 @@ def serve(backend: Backend, host: str = "127.0.0.1", port: int = 0, open_browser
     return running
 
 
-def build_app(backend: Backend, uploads) -> FastAPI:  # noqa: ANN001
+def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
     """The page and our own static files, unguarded."""
     import gradio as gr
     from fastapi import FastAPI

@@ -1,4 +1,4 @@
-"""Every sentence and label of the page, in one table. `text(key, **values)` fills the braces; a missing key is an error."""
+"""Every sentence and label of the page, in one table. A missing key is an error."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ TEXTS: dict[str, str] = {
     "side.theme": "Light or dark",
     "side.list": "Conversations",
     "side.open_menu": "Show or hide conversations",
+    "group.pinned": "Pinned",
     "group.today": "Today",
     "group.yesterday": "Yesterday",
     "group.week": "Previous 7 days",
     "group.older": "Earlier",
     # documents
     "doc.attach": "Add documents",
-    "doc.drop": "Drop to add to this conversation",
     "doc.pages.one": "1 page",
     "doc.pages.many": "{count} pages",
     "doc.tokens": "{count} tokens",
     "doc.waiting": "waiting",
     "doc.extracting": "reading page {done} of {total}",
     "doc.opening": "opening",
-    "doc.ready": "ready",
     "doc.remove": "Remove {name} from this conversation",
     "doc.dismiss": "Dismiss the note about {name}",
     "doc.cancel": "Stop adding {name}",
     "doc.password": "Password for {name}",
     "doc.password_placeholder": "Password",
     "doc.unlock": "Unlock",
-    "doc.failed": "This file could not be added.",
-    "doc.failed_hint": "The log has the details; other documents are not affected.",
     "doc.tray": "Documents in this conversation",
+    "doc.unread": "no usable text on {count} of {total} pages",
+    "doc.in_use": "A question about this document is being answered.",
+    "doc.in_use_hint": "Stop the answer first, then remove the document.",
     # composer
     "ask.placeholder": "Ask about your documents",
     "ask.label": "Question",
@@ -96,26 +96,27 @@ TEXTS: dict[str, str] = {
     "turn.status.verified": "quote found on this page",
     "turn.status.near": "similar text on this page",
     "turn.status.not_found": "quote not found on this page",
+    "turn.again": "Answer again",
+    "turn.whole": "Answer from the whole document",
+    "turn.copy": "Copy",
     "turn.image": "[image: {alt}]",
     "turn.image_plain": "[image]",
     "turn.log": "Messages",
     # errors
-    "error.unknown": "Something went wrong inside the app.",
-    "error.unknown_hint": "Try again; the log in the data folder says what happened.",
-    "fit.numbers": "Needs {needed} tokens; {available} are available.",
     "fit.pages": "Read only these pages",
     "fit.pages_placeholder": "1-12",
     "fit.read_pages": "Read these pages",
     "fit.passages": "Answer from the best passages",
     # empty state
+    "empty.reading": "Your document is being read. You can write your question now.",
+    "empty.ready": "Ask anything about it. Answers show the pages they come from.",
     "empty.title": "Chat with whole documents",
     "empty.lead": (
-        "Drop a PDF, a text or Markdown file, or source code. Unabridged shows the passages that fit your question with "
-        "their pages, then answers. Everything stays on this computer."
+        "Drop a PDF, a text or Markdown file, or source code. Unabridged shows the passages that fit your question "
+        "with their pages, then answers. Everything stays on this computer."
     ),
     "empty.sample": "Try the sample document",
     "empty.sample_lead": "A short PDF and three questions to ask it:",
-    "empty.ask_lead": "Questions to try",
     # status line
     "status.demo": "demo model: 135M, English, often wrong",
     "status.profile": "{profile} profile",
@@ -124,7 +125,7 @@ TEXTS: dict[str, str] = {
     "status.speed": "{speed} tokens/s",
     "status.context": "Context",
     "status.context_of": "{used} of {total} tokens",
-    "status.context_over": "{used} of {total} tokens: too long to read whole",
+    "status.context_over": "{used} of {total} tokens: too long",
     "status.model_missing": "no model",
 }
 

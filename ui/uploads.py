@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from app.errors import AppError, Cancelled, PasswordNeeded
+from app.errors import Cancelled, PasswordNeeded, as_app_error
 from ui.backend import Backend
-from ui.strings import text
 
 log = logging.getLogger(__name__)
 UploadState = Literal["waiting", "reading", "locked", "failed"]
@@ -113,11 +112,11 @@ class Uploads:
             self._change(upload_id, state="locked", message=error.message, hint=error.hint)
         except Cancelled:
             self._forget(upload_id)
-        except AppError as error:
-            self._change(upload_id, state="failed", message=error.message, hint=error.hint)
-        except Exception:
-            log.exception("A file could not be added")
-            self._change(upload_id, state="failed", message=text("doc.failed"), hint=text("doc.failed_hint"))
+        except Exception as error:
+            shown = as_app_error(error)
+            if shown is not error:
+                log.exception("A file could not be added")
+            self._change(upload_id, state="failed", message=shown.message, hint=shown.hint)
         else:
             self._forget(upload_id)
 

@@ -30,16 +30,9 @@ class CitationView:
 
 @dataclass(frozen=True, slots=True)
 class ErrorView:
-    """needed and available are tokens, 0 unless the question did not fit."""
-
     message: str
     hint: str = ""
-    needed: int = 0
-    available: int = 0
-
-    @property
-    def does_not_fit(self) -> bool:
-        return self.needed > 0
+    does_not_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,7 @@ class AnswerView:
     warnings: tuple[str, ...] = ()
     error: ErrorView | None = None
     stats: StatsView | None = None
+    reading: str = ""
 
 
 _STATES = {"done": "complete", "stopped": "stopped", "failed": "failed"}
@@ -74,13 +68,7 @@ _STATES = {"done": "complete", "stopped": "stopped", "failed": "failed"}
 def answer_of_state(state: TurnState) -> AnswerView:
     error = None
     if state.error is not None:
-        fit = state.error if isinstance(state.error, DoesNotFit) else None
-        error = ErrorView(
-            state.error.message,
-            state.error.hint,
-            fit.needed_tokens if fit else 0,
-            fit.available_tokens if fit else 0,
-        )
+        error = ErrorView(state.error.message, state.error.hint, isinstance(state.error, DoesNotFit))
     return AnswerView(
         text=state.answer,
         state=_STATES.get(state.phase, "streaming"),
@@ -90,6 +78,7 @@ def answer_of_state(state: TurnState) -> AnswerView:
         warnings=state.warnings,
         error=error,
         stats=_stats(state.stats.as_dict()) if state.stats else None,
+        reading=state.reading,
     )
 
 
@@ -105,21 +94,22 @@ def answer_of_message(message: MessageLike) -> AnswerView:
             for p in details.get("passages") or ()
         ),
         citations=tuple(
-            CitationView(_text(c, "document"), _number(c, "page"), _text(c, "label"), _text(c, "quote"), _text(c, "status"))
+            CitationView(
+                _text(c, "document"), _number(c, "page"), _text(c, "label"), _text(c, "quote"), _text(c, "status")
+            )
             for c in details.get("citations") or ()
         ),
         warnings=tuple(map(str, details.get("warnings") or ())),
         error=_error(details.get("error")),
         stats=_stats(details.get("stats")),
+        reading=str(details.get("reading") or ""),
     )
 
 
 def _error(stored: Any) -> ErrorView | None:
     if not isinstance(stored, Mapping):
         return None
-    return ErrorView(
-        _text(stored, "message"), _text(stored, "hint"), _number(stored, "needed_tokens"), _number(stored, "available_tokens")
-    )
+    return ErrorView(_text(stored, "message"), _text(stored, "hint"), stored.get("exit_code") == DoesNotFit.exit_code)
 
 
 def _stats(stored: Any) -> StatsView | None:

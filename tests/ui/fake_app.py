@@ -1,6 +1,6 @@
-"""A small app behind the page: the same shape as the real one, slow in a known way, so that browser tests are quick and exact.
+"""A small app behind the page: the real one's shape, slow in a known way, so that browser tests are exact.
 
-It keeps everything in memory and answers by rule: the question decides. See `FakeBackend.script`.
+It keeps everything in memory and answers by rule: the question decides (see `FakeBackend._run`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class FakeConversation:
     id: str
     title: str
     updated: float
+    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ ANSWER = (
     "```python\nmonths = 24\n```"
 )
 PASSAGE = (
-    "The manufacturer grants a warranty of 24 months from the date of delivery. The warranty covers defects in material and "
-    "workmanship. Wear parts such as filters and batteries are covered for 12 months."
+    "The manufacturer grants a warranty of 24 months from the date of delivery. The warranty covers defects in "
+    "material and workmanship. Wear parts such as filters and batteries are covered for 12 months."
 )
 
 
@@ -116,7 +117,7 @@ class FakeBackend:
     def documents(self, conversation_id: str) -> list[DocumentView]:
         return list(self._documents.get(conversation_id, ()))
 
-    def add_file(self, conversation_id, path, password, progress, cancel) -> None:  # noqa: ANN001
+    def add_file(self, conversation_id: str, path: Path, password: str | None, progress: Any, cancel: Any) -> None:
         name = path.name
         if "broken" in name:
             raise BadInput(f"{name} is damaged: it ends in the middle.", "Download or copy it again.")
@@ -141,6 +142,11 @@ class FakeBackend:
         job = self._jobs.get(conversation_id)
         return job if job is not None and not job.state.finished else None
 
+    def retry(self, conversation_id: str, reading: str, pages: str) -> FakeJob:
+        asked = [m.text for m in self._messages[conversation_id] if m.role == "user"]
+        self._messages[conversation_id] = self._messages[conversation_id][:-2]
+        return self.ask(conversation_id, asked[-1], reading, pages)
+
     def ask(self, conversation_id: str, question: str, reading: str, pages: str) -> FakeJob:
         if question == "raise":
             raise AppError("The disk is full.", "Free some space and ask again.")
@@ -151,7 +157,10 @@ class FakeBackend:
             FakeMessage(f"m{next(self._ids)}", "user", question),
             FakeMessage(answer_id, "assistant", "", "streaming"),
         ]
-        job = FakeJob(conversation_id, TurnState("queued", message_id=answer_id))
+        job = FakeJob(
+            conversation_id,
+            TurnState("queued", message_id=answer_id, reading="whole" if reading == "whole" else "passages"),
+        )
         self._jobs[conversation_id] = job
         threading.Thread(target=self._run, args=(job, question, reading, pages), daemon=True).start()
         return job
@@ -165,7 +174,7 @@ class FakeBackend:
         name = documents[0].name if documents else "manual.pdf"
         if "too long" in question and reading == "whole" and not pages:
             error = DoesNotFit(
-                "The document is longer than the model can read at once.",
+                "The documents take 48,210 tokens, and this model has room for 11,776.",
                 "Choose pages, or answer from the best passages.",
                 needed_tokens=48210,
                 available_tokens=11776,
@@ -188,23 +197,27 @@ class FakeBackend:
             FakeCitation("d1", name, 4, "4", PASSAGE[:75], "attributed"),
             FakeCitation("d1", name, 12, "xii", "Wear parts such as filters and batteries", "attributed"),
         )
-        stats = TurnStats(6210, 6150, 0, 60, 1.8, 47.0, len(words), "stop", 1.0, 0, "cpu", "m", "bf16", "exact", "passages")
+        stats = TurnStats(
+            6210, 6150, 0, 60, 1.8, 47.0, len(words), "stop", 1.0, 0, "cpu", "m", "bf16", "exact", "passages"
+        )
         self._end(job, "done", citations=citations, stats=stats)
         return None
 
     def _end(self, job: FakeJob, phase: str, **changes: Any) -> None:
         state = replace(job.state, phase=phase, **changes)
         details: dict[str, Any] = {
-            "passages": [{"document": p.document, "page": p.page, "label": p.label, "text": p.text} for p in state.passages],
+            "passages": [
+                {"document": p.document, "page": p.page, "label": p.label, "text": p.text} for p in state.passages
+            ],
             "citations": [vars(c) for c in state.citations],
             "stats": state.stats.as_dict() if state.stats else None,
+            "reading": state.reading,
         }
         if state.error is not None:
             details["error"] = {
                 "message": state.error.message,
                 "hint": state.error.hint,
-                "needed_tokens": getattr(state.error, "needed_tokens", 0),
-                "available_tokens": getattr(state.error, "available_tokens", 0),
+                "exit_code": state.error.exit_code,
             }
         states = {"done": "complete", "stopped": "stopped", "failed": "failed"}
         self._messages[job.conversation_id] = [

@@ -27,7 +27,8 @@ def _document(document: DocumentView) -> str:
     return (
         f'<li class="ub-doc"><span class="ub-doc-kind">{KIND_LABELS.get(document.kind, "DOC")}</span>'
         f'<span class="ub-doc-text"><span class="ub-doc-name" title="{escape(document.name)}">'
-        f'{escape(shorten(document.name, 60))}</span><span class="ub-doc-facts">{escape(" · ".join(facts))}</span>{notes}</span>'
+        f"{escape(shorten(document.name, 60))}</span>"
+        f'<span class="ub-doc-facts">{escape(" · ".join(facts))}</span>{notes}</span>'
         + button("remove", document.id, text("doc.remove", name=document.name), "ub-doc-close", icon("cross"))
         + "</li>"
     )
@@ -43,7 +44,8 @@ def _upload(upload: Upload) -> str:
         facts = (
             f'<span class="ub-doc-problem">{escape(upload.message)}</span><span class="ub-form" role="group">'
             f'<input class="ub-input" type="password" name="password" autocomplete="off" '
-            f'title="{escape(text("doc.password", name=upload.name))}" placeholder="{escape(text("doc.password_placeholder"))}">'
+            f'title="{escape(text("doc.password", name=upload.name))}" '
+            f'placeholder="{escape(text("doc.password_placeholder"))}">'
             + button("unlock", upload.id, text("doc.unlock"), "ub-small ub-take-input")
             + "</span>"
         )
@@ -80,7 +82,8 @@ def render_meter(fit: FitView | None) -> str:
     level = "ub-over" if not fit.fits else "ub-near" if share > 85 else ""
     spoken = text(key, used=number(fit.used), total=number(fit.total))
     return (
-        f'<span class="ub-meter {level}" title="{escape(spoken)}"><span class="ub-meter-name">{escape(text("status.context"))}'
-        f'</span><span class="ub-bar"><span class="ub-bar-fill" style="width:{share}%"></span></span>'
+        f'<span class="ub-meter {level}" title="{escape(spoken)}">'
+        f'<span class="ub-meter-name">{escape(text("status.context"))}</span>'
+        f'<span class="ub-bar"><span class="ub-bar-fill" style="width:{share}%"></span></span>'
         f'<span class="ub-meter-text">{escape(spoken)}</span></span>'
     )

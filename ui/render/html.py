@@ -13,8 +13,6 @@ import html
 import re
 import unicodedata
 
-from ui.strings import text
-
 # What changes how neighbouring text is read: control characters, and the marks that reverse or hide it.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
@@ -35,10 +33,11 @@ def hear(value: str) -> str:
 
 
 def button(action: str, value: str, label: str, classes: str = "", icon: str = "", shown: str = "") -> str:
-    """A button that app.js reports as (action, value). label is its name for everyone; shown or icon replaces it in sight."""
+    """A button that app.js reports as (action, value). label names it; shown or icon, if given, are what is seen."""
     inside = f"{icon}{escape(shown)}{hear(label)}" if icon or shown else escape(label)
     title = f' title="{escape(label)}"' if icon or shown else ""
-    return f'<button type="button" class="ub-act {classes}" name="{action}" value="{escape(value)}"{title}>{inside}</button>'
+    classes = f"ub-act {classes}".strip()
+    return f'<button type="button" class="{classes}" name="{action}" value="{escape(value)}"{title}>{inside}</button>'
 
 
 def icon(name: str) -> str:
@@ -70,7 +69,6 @@ def duration(seconds: float) -> str:
 
 def error_card(message: str, hint: str, more: str = "") -> str:
     """One sentence, one hint; `more` is trusted markup."""
-    message = message or text("error.unknown")
     return (
         f'<div class="ub-error" role="alert"><p class="ub-error-what">{escape(message)}</p>'
         + (f'<p class="ub-error-hint">{escape(hint)}</p>' if hint else "")

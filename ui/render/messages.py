@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from app.turn import TurnState
 from ui.backend import MessageLike, Sample
@@ -20,7 +21,9 @@ def render_history(messages: Sequence[MessageLike], running_message_id: str = ""
     shown = [m for m in messages if m.id != running_message_id]
     last_answer = next((m.id for m in reversed(shown) if m.role == "assistant"), "")
     parts = [_message(m, newest=m.id == last_answer and not running_message_id) for m in shown]
-    return one_line(f'<div class="ub-log" role="log" tabindex="0">{hear(text("turn.log"))}{"".join(parts)}</div>' if parts else "")
+    return one_line(
+        f'<div class="ub-log" role="log" tabindex="0">{hear(text("turn.log"))}{"".join(parts)}</div>' if parts else ""
+    )
 
 
 def render_live(state: TurnState | None) -> str:
@@ -32,21 +35,25 @@ def render_live(state: TurnState | None) -> str:
     return one_line(f'<article class="ub-message ub-answer ub-live">{hear(text("turn.app"))}{inside}</article>')
 
 
-def render_empty(sample: Sample | None, has_documents: bool, suggestions: Sequence[str]) -> str:
-    """A new conversation: what this is, and a first step."""
-    parts = [f'<h1 class="ub-empty-title">{escape(text("empty.title"))}</h1>']
-    if not has_documents:
+def _suggestions(action: str, questions: Sequence[str]) -> str:
+    rows = "".join(button(action, question, question, "ub-suggestion") for question in questions)
+    return f'<div class="ub-suggestions">{rows}</div>'
+
+
+def render_empty(sample: Sample | None, state: Literal["new", "reading", "ready"]) -> str:
+    """A conversation without messages: what this is and a first step, or what to do with its documents."""
+    parts = []
+    if state == "new":
+        parts.append(f'<h1 class="ub-empty-title">{escape(text("empty.title"))}</h1>')
         parts.append(f'<p class="ub-empty-lead">{escape(text("empty.lead"))}</p>')
         if sample is not None:
             parts.append(button("sample", "", text("empty.sample"), "ub-primary"))
-    elif suggestions:
-        parts.append(f'<p class="ub-empty-lead">{escape(text("empty.ask_lead"))}</p>')
-    if suggestions and (has_documents or sample is not None):
-        if not has_documents:
             parts.append(f'<p class="ub-empty-small">{escape(text("empty.sample_lead"))}</p>')
-        action = "suggest" if has_documents else "sample"
-        rows = "".join(button(action, question, question, "ub-suggestion") for question in suggestions)
-        parts.append(f'<div class="ub-suggestions">{rows}</div>')
+            parts.append(_suggestions("sample", sample.questions))
+    else:
+        parts.append(f'<p class="ub-empty-lead">{escape(text(f"empty.{state}"))}</p>')
+        if state == "ready" and sample is not None:
+            parts.append(_suggestions("suggest", sample.questions))
     return one_line(f'<section class="ub-empty">{"".join(parts)}</section>')
 
 
@@ -81,7 +88,21 @@ def _body(view: AnswerView, newest: bool) -> str:
     parts.append(_sources(view.citations))
     if view.error is not None:
         parts.append(_error(view.error, newest))
+    if newest and view.state != "streaming":
+        parts.append(_tools(view))
     return "".join(parts)
+
+
+def _tools(view: AnswerView) -> str:
+    """What can be done with the newest answer."""
+    tools = []
+    if view.text:
+        tools.append(button("copy", "", text("turn.copy"), "ub-tool"))
+    if view.reading == "passages":
+        tools.append(button("retry-whole", "", text("turn.whole"), "ub-tool"))
+    if view.error is None or not view.error.does_not_fit:
+        tools.append(button("retry-same", view.reading, text("turn.again"), "ub-tool"))
+    return f'<div class="ub-tools">{"".join(tools)}</div>'
 
 
 def _passages(passages: Sequence[PassageView], is_open: bool) -> str:
@@ -91,18 +112,22 @@ def _passages(passages: Sequence[PassageView], is_open: bool) -> str:
     rest = passages[SHOWN_PASSAGES:]
     more = ""
     if rest:
-        label = escape(text("turn.passages.more", count=len(rest)))
-        more = f'<details class="ub-more"><summary>{label}</summary><ol class="ub-passage-list">{"".join(map(_passage, rest))}</ol></details>'
+        more = (
+            f'<details class="ub-more"><summary>{escape(text("turn.passages.more", count=len(rest)))}</summary>'
+            f'<ol class="ub-passage-list">{"".join(map(_passage, rest))}</ol></details>'
+        )
     return (
-        f'<details class="ub-passages"{" open" if is_open else ""}><summary>{escape(count("turn.passages", len(passages)))}</summary>'
+        f'<details class="ub-passages"{" open" if is_open else ""}>'
+        f"<summary>{escape(count('turn.passages', len(passages)))}</summary>"
         f'<ol class="ub-passage-list">{first}</ol>{more}</details>'
     )
 
 
 def _passage(passage: PassageView) -> str:
     return (
-        f'<li><details class="ub-passage"><summary><span class="ub-passage-head"><span class="ub-page">{escape(_page(passage.page, passage.label))}'
-        f'</span><span class="ub-passage-doc">{escape(shorten(passage.document, 60))}</span></span>'
+        f'<li><details class="ub-passage"><summary><span class="ub-passage-head">'
+        f'<span class="ub-page">{escape(_page(passage.page, passage.label))}</span>'
+        f'<span class="ub-passage-doc">{escape(shorten(passage.document, 60))}</span></span>'
         f'<span class="ub-passage-snippet">{escape(shorten(passage.text, 220))}</span></summary>'
         f'<p class="ub-passage-full">{escape(passage.text.strip())}</p></details></li>'
     )
@@ -139,13 +164,13 @@ def _page(page: int, label: str) -> str:
 def _error(error: ErrorView, newest: bool) -> str:
     if not error.does_not_fit:
         return error_card(error.message, error.hint)
-    numbers = text("fit.numbers", needed=number(error.needed), available=number(error.available))
-    more = f'<p class="ub-error-numbers">{escape(numbers)}</p>'
+    more = ""
     if newest:
-        more += (
+        more = (
             '<div class="ub-choices">'
             + button("retry-passages", "", text("fit.passages"), "ub-primary")
-            + f'<span class="ub-form" role="group"><input class="ub-input" type="text" name="pages" title="{escape(text("fit.pages"))}" '
+            + '<span class="ub-form" role="group"><input class="ub-input" type="text" name="pages" '
+            f'title="{escape(text("fit.pages"))}" '
             f'placeholder="{escape(text("fit.pages_placeholder"))}">'
             + button("retry-pages", "", text("fit.read_pages"), "ub-quiet ub-take-input")
             + "</span></div>"

@@ -40,7 +40,7 @@ def render_sidebar(
     conversations: Sequence[ConversationLike],
     current: str,
     search: str = "",
-    editing: Editing = Editing(),  # noqa: B008 - frozen
+    editing: Editing = Editing(),
     now: float | None = None,
 ) -> str:
     if not conversations:
@@ -48,7 +48,7 @@ def render_sidebar(
         return one_line(f'<p class="ub-side-empty">{escape(note)}</p>')
     now = time.time() if now is None else now
     parts = [f'<nav class="ub-list">{hear(text("side.list"))}']
-    for group, members in groupby(conversations, key=lambda c: time_group(c.updated, now)):
+    for group, members in groupby(conversations, key=lambda c: "pinned" if c.pinned else time_group(c.updated, now)):
         rows = "".join(_row(c, current, editing) for c in members)
         parts.append(f'<h3 class="ub-group">{escape(text(f"group.{group}"))}</h3><ul class="ub-rows">{rows}</ul>')
     parts.append("</nav>")
@@ -87,7 +87,9 @@ def _rename_row(conversation_id: str, title: str) -> str:
 def _delete_row(conversation_id: str, title: str) -> str:
     return (
         f'<span class="ub-ask" role="group"><span class="ub-ask-text">{escape(text("side.delete_ask"))}</span>'
-        + button("delete", conversation_id, text("side.delete", title=title), "ub-danger", shown=text("side.delete_yes"))
+        + button(
+            "delete", conversation_id, text("side.delete", title=title), "ub-danger", shown=text("side.delete_yes")
+        )
         + button("edit-cancel", conversation_id, text("side.delete_no"), "ub-quiet ub-escape ub-focus")
         + "</span>"
     )

@@ -18,6 +18,10 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button.ub-act");
     if (button) {
+      if (button.name === "copy") {
+        const answer = find(".ub-text", button.closest(".ub-message"));
+        return answer && navigator.clipboard.writeText(answer.innerText);
+      }
       if (button.name === "menu") return document.body.classList.toggle("ub-side-shown");
       const input = button.classList.contains("ub-take-input") && find("input", button.closest(".ub-form"));
       if (input && !input.value.trim()) return input.focus();

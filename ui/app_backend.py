@@ -1,0 +1,148 @@
+"""The real app behind the page: `ui.backend.Backend` in terms of app.wiring.App and the functions that act on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app import assistant, conversations, documents
+from app.errors import AppError
+from app.pages import PageChoice
+from app.paths import Paths
+from app.plan import choose_reading
+from ui.backend import DocumentView, FitView, ModelView, Progress, ReadingChoice, Sample
+from ui.strings import text
+
+if TYPE_CHECKING:
+    from app.jobs import Job
+    from app.wiring import App
+    from storage import Conversation, Document, Message
+
+log = logging.getLogger(__name__)
+
+
+class AppBackend:
+    """Holds an open App; closing it stays with who opened it."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._notes: dict[str, tuple[str, ...]] = {}
+        self._refused: set[str] = set()
+
+    @property
+    def temp_dir(self) -> Path:
+        return Paths(self.app.data_dir).temp
+
+    def model(self) -> ModelView:
+        model = self.app.model
+        reading = choose_reading("auto", self.app.settings.reading, model.parameters, True)
+        return ModelView(
+            label=model.label,
+            profile=self.app.profile,
+            context=self.app.context,
+            reading="whole" if reading == "whole" else "passages",
+            demo=model.is_demo,
+        )
+
+    def sample(self) -> Sample | None:
+        if importlib.util.find_spec("app.sample") is None:
+            return None
+        from app import sample
+
+        return Sample(Path(sample.SAMPLE_PDF), tuple(sample.QUESTIONS))
+
+    def conversations(self, search: str = "") -> Sequence[Conversation]:
+        return conversations.list(self.app, search)
+
+    def conversation(self, conversation_id: str) -> Conversation | None:
+        # Looked up in the list, so that an id from the browser that no longer exists is no error.
+        known = self.app.library.conversations() if conversation_id else ()
+        return next((c for c in known if c.id == conversation_id), None)
+
+    def new_conversation(self) -> str:
+        return conversations.new(self.app).id
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        conversations.rename(self.app, conversation_id, title)
+
+    def delete(self, conversation_id: str) -> None:
+        conversations.delete(self.app, conversation_id)
+
+    def messages(self, conversation_id: str) -> Sequence[Message]:
+        return conversations.messages(self.app, conversation_id)
+
+    def documents(self, conversation_id: str) -> list[DocumentView]:
+        tokens = self._tokens_by_document(conversation_id)
+        return [
+            DocumentView(d.id, d.name, d.kind, d.pages, tokens.get(d.id), self._page_notes(d))
+            for d in self.app.library.documents(conversation_id)
+        ]
+
+    def add_file(
+        self, conversation_id: str, path: Path, password: str | None, progress: Progress, cancel: threading.Event
+    ) -> None:
+        passwords = {str(path): password} if password else None
+        (added,) = documents.add_files(
+            self.app,
+            conversation_id,
+            [path],
+            passwords=passwords,
+            progress=lambda _, done, total: progress(done, total),
+            cancel=cancel,
+        )
+        if added.error is not None:
+            raise added.error
+        if added.document is not None:
+            self._notes[added.document.id] = added.warnings
+
+    def remove_document(self, conversation_id: str, document_id: str) -> None:
+        if self.app.engine_service.current(conversation_id) is not None:
+            raise AppError(text("doc.in_use"), text("doc.in_use_hint"))
+        self.app.library.detach(conversation_id, document_id)
+
+    def fit(self, conversation_id: str) -> FitView | None:
+        """Documents read whole plus all turns, against the context less the room for an answer."""
+        fit = self._fit(conversation_id)
+        if fit is None:
+            return None
+        count = self.app.face().tokenizer.count
+        turns = sum(count(message.text) for message in self.messages(conversation_id))
+        return FitView(fit.prompt_tokens + turns, fit.context - fit.answer_room)
+
+    def ask(self, conversation_id: str, question: str, reading: ReadingChoice, pages: str) -> Job:
+        return assistant.ask(self.app, conversation_id, question, reading=reading, pages=_choice(pages))
+
+    def retry(self, conversation_id: str, reading: ReadingChoice, pages: str) -> Job:
+        return conversations.regenerate(self.app, conversation_id, reading=reading, pages=_choice(pages))
+
+    def current(self, conversation_id: str) -> Job | None:
+        return self.app.engine_service.current(conversation_id)
+
+    def _tokens_by_document(self, conversation_id: str) -> dict[str, int]:
+        fit = self._fit(conversation_id)
+        return dict(fit.tokens_by_document) if fit is not None else {}
+
+    def _fit(self, conversation_id: str) -> documents.Fit | None:
+        """None while the model cannot be read: a question says so, the rest of the page goes on."""
+        try:
+            return documents.fit(self.app, conversation_id)
+        except AppError as error:
+            if error.message not in self._refused:
+                self._refused.add(error.message)
+                log.warning("Tokens cannot be counted: %s", error.message)
+            return None
+
+    def _page_notes(self, document: Document) -> tuple[str, ...]:
+        if document.id not in self._notes:
+            unread = [row.index for row in self.app.library.pages(document.id) if row.flag in ("scanned", "garbled")]
+            note = text("doc.unread", count=len(unread), total=document.pages)
+            self._notes[document.id] = (note,) if unread else ()
+        return self._notes[document.id]
+
+
+def _choice(pages: str) -> PageChoice | None:
+    return PageChoice.parse(pages) if pages.strip() else None
