@@ -1,0 +1,44 @@
+"""From token ids to token ids: model, KV cache, generation. Knows no files of users, no SQL, no user interface."""
+
+from engine.chat_template import ChatTemplate
+from engine.config import EngineConfig, ModelConfig, RopeScaling, Sampling
+from engine.engine import Engine
+from engine.errors import (
+    ChatTemplateError,
+    DoesNotFitError,
+    EngineError,
+    ModelFileError,
+    SnapshotMismatchError,
+    UnsupportedModelError,
+)
+from engine.events import Checkpoint, Done, Event, GenerationStats, Prefilled, Reused, Token
+from engine.rope import ntk_factor
+from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader
+from engine.tokenizer import Tokenizer
+
+__all__ = [
+    "ChatTemplate",
+    "ChatTemplateError",
+    "Checkpoint",
+    "DoesNotFitError",
+    "Done",
+    "Engine",
+    "EngineConfig",
+    "EngineError",
+    "Event",
+    "GenerationStats",
+    "ModelConfig",
+    "ModelFileError",
+    "Prefilled",
+    "Reused",
+    "RopeScaling",
+    "Sampling",
+    "SnapshotBlock",
+    "SnapshotCheckpoint",
+    "SnapshotMismatchError",
+    "SnapshotReader",
+    "Token",
+    "Tokenizer",
+    "UnsupportedModelError",
+    "ntk_factor",
+]

@@ -1,0 +1,273 @@
+"""The paged KV cache: sequences of token ids, their KV pages, and how pages are shared between them.
+
+A KV page holds 64 tokens of every layer. Each layer keeps its keys and values head-major, [kv_heads, slots, head_dim],
+and a page is a slice of 64 slots, so neighbouring pages read as one tensor without a copy. Memory of the whole
+capacity is reserved once and touched only where pages are used.
+
+Formats: f32 and bf16 keep what was computed. k8v4 packs a page (kernels.kv_codec) once it is complete and 128 newer
+tokens have followed; the sink page (page 0) stays exact, and values are stored rotated, exact pages included.
+"""
+
+from array import array
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.config import ModelConfig
+from engine.errors import EngineError
+from engine.pages import PagePool, runs
+from kernels.append_kv import append_kv
+from kernels.kv_codec import PackedKeys, PackedValues, hadamard, pack_keys, pack_values, unpack_keys, unpack_values
+
+PAGE = 64
+EXACT_RECENT = 128  # tokens that k8v4 never packs at the end of a sequence
+EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "k8v4": torch.bfloat16}
+GATHER_FROM_RUNS = 6  # so many runs are copied into one tensor instead of being attended to one by one
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Token ids with valid KV, and the pages that hold it.
+
+    `table`: for each KV page its number in the exact pool, or ~number (negative) in the packed pool.
+    `by_decode`: one byte per token, 1 where decode made the KV and 0 where prefill did.
+    `packed`: in k8v4, how many leading pages have their final form (the sink, exact, and the packed ones), or 0.
+    `reserve`: packed pages taken in advance.
+    """
+
+    ids: array = field(default_factory=lambda: array("i"))
+    by_decode: bytearray = field(default_factory=bytearray)
+    table: list[int] = field(default_factory=list)
+    packed: int = 0
+    reserve: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+
+def bytes_per_token(model: ModelConfig, kv_format: str) -> int:
+    """KV bytes that one token of a long sequence takes, scales included."""
+    d = model.head_dim
+    match kv_format:
+        case "f32":
+            head = 2 * 4 * d
+        case "bf16":
+            head = 2 * 2 * d
+        case _:
+            head = d + d // 2 + 4 + -(-4 * d // PAGE)  # key and value codes, value scale, a share of the key scales
+    return model.layers * model.kv_heads * head
+
+
+class KvCache:
+    """All KV memory of an engine, and the operations on sequences.
+
+    `pages`: capacity in KV pages. In k8v4 so many packed pages, and `exact_pages` more that are not packed (yet).
+    """
+
+    def __init__(
+        self, model: ModelConfig, kv_format: str, pages: int, exact_pages: int = 0, device: str = "cpu"
+    ) -> None:
+        self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
+        self.packs = kv_format == "k8v4"
+        self.dtype = EXACT_DTYPES[kv_format]
+        layers, heads, d = model.layers, model.kv_heads, model.head_dim
+        exact = exact_pages if self.packs else pages
+        self.exact = PagePool(exact)
+        self.keys = torch.empty(layers, heads, exact * PAGE, d, dtype=self.dtype, device=device)
+        self.values = torch.empty_like(self.keys)
+        self.packed = PagePool(pages if self.packs else 0)
+        if self.packs:
+
+            def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+                return torch.empty(layers, heads, *shape, dtype=dtype, device=device)
+
+            half = torch.float16
+            self.packed_keys = PackedKeys(
+                empty(pages, PAGE, d, dtype=torch.uint8), empty(pages, d, dtype=half), empty(pages, d, dtype=half)
+            )
+            self.packed_values = PackedValues(
+                empty(pages * PAGE, d // 2, dtype=torch.uint8),
+                empty(pages * PAGE, dtype=half),
+                empty(pages * PAGE, dtype=half),
+            )
+
+    # Sequences
+
+    def prepare(self, sequence: Sequence, length: int, final_length: int | None = None) -> None:
+        """Take pages so that `sequence` can grow to `length` tokens, and set room aside for `final_length`."""
+        needed = -(-length // PAGE) - len(sequence.table)
+        if self.packs:
+            wanted = -(-(final_length or length) // PAGE) - sequence.packed - len(sequence.reserve)
+            if wanted > 0:
+                last = sequence.reserve[-1] if sequence.reserve else self._last_packed(sequence)
+                sequence.reserve += self.packed.take(wanted, last)
+        else:
+            needed = -(-(final_length or length) // PAGE) - len(sequence.table)
+        if needed > 0:
+            last = sequence.table[-1] if sequence.table and sequence.table[-1] >= 0 else None
+            sequence.table += self.exact.take(needed, last)
+
+    @staticmethod
+    def _last_packed(sequence: Sequence) -> int | None:
+        return next((~page for page in reversed(sequence.table) if page < 0), None)
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give back pages behind the last token and those set aside."""
+        keep = -(-sequence.length // PAGE)
+        self._release(sequence.table[keep:])
+        del sequence.table[keep:]
+        self.packed.release(sequence.reserve)
+        sequence.reserve.clear()
+
+    def free(self, sequence: Sequence) -> None:
+        """Give back everything; the sequence is empty afterwards."""
+        self.packed.release(sequence.reserve)
+        self._release(sequence.table)
+        sequence.table.clear()
+        sequence.reserve.clear()
+        sequence.packed = 0
+        del sequence.ids[:], sequence.by_decode[:]
+
+    def fork(self, sequence: Sequence, length: int) -> Sequence:
+        """A second sequence with the first `length` tokens: complete pages are shared, an incomplete one is copied.
+
+        The copy belongs to the fork, so the pages of the original stay one run. EngineError if no page is free for it.
+        """
+        complete, rest = divmod(length, PAGE)
+        table = sequence.table[:complete]
+        copies = []
+        if rest:
+            if sequence.table[complete] < 0:
+                raise ValueError(f"length: got {length}, which cuts a packed page, need a multiple of {PAGE}")
+            copies = self.exact.take(1)
+            source, target = sequence.table[complete] * PAGE, copies[0] * PAGE
+            for store in (self.keys, self.values):
+                store[:, :, target : target + rest] = store[:, :, source : source + rest]
+        self._share(table)
+        table += copies
+        packed = min(sequence.packed, complete)
+        return Sequence(sequence.ids[:length], sequence.by_decode[:length], table, packed if packed > 1 else 0)
+
+    def commit(self, sequence: Sequence, ids: SequenceOf[int], by_decode: bool) -> None:
+        """Declare the KV of `ids`, already written by all layers, part of the sequence; pack what has become old."""
+        sequence.ids.extend(ids)
+        sequence.by_decode.extend(bytes([by_decode]) * len(ids))
+        if self.packs:
+            self._pack_old(sequence)
+
+    def adopt(
+        self, sequence: Sequence, ids: SequenceOf[int], by_decode: bytes, packed: SequenceOf[bool]
+    ) -> list[tuple[bool, int, int]]:
+        """Add tokens whose KV comes from elsewhere: `packed` says for each new page which pool it belongs to.
+
+        `sequence` ends at a page edge and is prepared for its final length. -> the slots to fill, as `pages.runs` does.
+        """
+        start, pages = sequence.length, sequence.length // PAGE
+        if self.packs:
+            self._release(sequence.table[pages:])
+            del sequence.table[pages:]
+            for is_packed in packed:
+                sequence.table += [~sequence.reserve.pop(0)] if is_packed else self.exact.take(1)
+            if any(packed):
+                sequence.packed = pages + len(packed) - list(reversed(packed)).index(True)
+        sequence.ids.extend(ids)
+        sequence.by_decode.extend(by_decode)
+        return runs(sequence.table, PAGE, start, sequence.length)
+
+    def _share(self, table: list[int]) -> None:
+        self.exact.share(page for page in table if page >= 0)
+        self.packed.share(~page for page in table if page < 0)
+
+    def _release(self, table: list[int]) -> None:
+        self.exact.release(page for page in table if page >= 0)
+        self.packed.release(~page for page in table if page < 0)
+
+    # Tensors
+
+    def append(self, layer: int, slots: list[tuple[int, int]], k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write k and v [t, kv_heads, d] into the slots that `slots` (from `new_slots`) names."""
+        if self.packs:
+            v = hadamard(v)
+        append_kv(self.keys[layer], self.values[layer], slots, k, v)
+
+    def new_slots(self, sequence: Sequence, tokens: int) -> list[tuple[int, int]]:
+        """Where the next `tokens` tokens of a prepared sequence go."""
+        found = runs(sequence.table, PAGE, sequence.length, sequence.length + tokens)
+        return [(slot, count) for _, slot, count in found]
+
+    def view(self, sequence: Sequence, length: int, dtype: torch.dtype | None = None) -> "View":
+        """How to read the first `length` tokens. With `dtype`: as one tensor of that type."""
+        return View(self, sequence, length, dtype)
+
+    def _pack_old(self, sequence: Sequence) -> None:
+        """Pack every page but the sink that is complete and has at least 128 newer tokens behind it."""
+        done = max(1, sequence.packed)
+        end = max(0, sequence.length - EXACT_RECENT) // PAGE
+        if end <= done:
+            return
+        old = sequence.table[done:end]
+        new, sequence.reserve = sequence.reserve[: len(old)], sequence.reserve[len(old) :]
+        if len(new) < len(old):
+            raise EngineError("The KV cache has no page left to pack into.", "Close a conversation.")
+        source = torch.tensor(old, device=self.device)
+        target = torch.tensor(new, device=self.device)
+        for layer in range(self.model.layers):
+            pages = [store[layer].unflatten(1, (-1, PAGE))[:, source] for store in (self.keys, self.values)]
+            for stored, part in zip(self.packed_keys, pack_keys(pages[0])):
+                stored[layer][:, target] = part
+            for stored, part in zip(self.packed_values, pack_values(pages[1])):
+                stored[layer].unflatten(1, (-1, PAGE))[:, target] = part
+        self.exact.release(old)
+        sequence.table[done:end] = [~page for page in new]
+        sequence.packed = end
+
+
+class View:
+    """The keys and values of one sequence, layer by layer; made once for all layers of a step or chunk."""
+
+    def __init__(self, cache: KvCache, sequence: Sequence, length: int, dtype: torch.dtype | None) -> None:
+        self.cache, self.length, self.dtype = cache, length, dtype
+        self.stretches = runs(sequence.table, PAGE, 0, length)
+        self.gather = (
+            dtype not in (None, cache.dtype)
+            or any(packed for packed, _, _ in self.stretches)
+            or len(self.stretches) > (1 if dtype else GATHER_FROM_RUNS)
+        )
+        self._workspace: KeysValues | None = None
+
+    @property
+    def pages(self) -> int:
+        """KV pages that a read of this view touches in each layer."""
+        return -(-self.length // PAGE)
+
+    def read(self, layer: int) -> list[KeysValues]:
+        """(keys, values), each [kv_heads, n, d], that together hold all tokens in order; valid until the next read."""
+        if not self.gather:
+            keys, values = self.cache.keys[layer], self.cache.values[layer]
+            return [(keys[:, slot : slot + n], values[:, slot : slot + n]) for _, slot, n in self.stretches]
+        if self._workspace is None:
+            model = self.cache.model
+            dtype = self.dtype or (torch.float32 if self.cache.packs else self.cache.dtype)
+            shape = (model.kv_heads, self.length, model.head_dim)
+            make = lambda: torch.empty(shape, dtype=dtype, device=self.cache.device)  # noqa: E731
+            self._workspace = make(), make()
+        keys, values = self._workspace
+        done = 0
+        for packed, slot, tokens in self.stretches:
+            k, v = self._read_packed(layer, slot, tokens) if packed else self._read_exact(layer, slot, tokens)
+            keys[:, done : done + tokens] = k
+            values[:, done : done + tokens] = v
+            done += tokens
+        return [self._workspace]
+
+    def _read_exact(self, layer: int, slot: int, tokens: int) -> KeysValues:
+        return self.cache.keys[layer, :, slot : slot + tokens], self.cache.values[layer, :, slot : slot + tokens]
+
+    def _read_packed(self, layer: int, slot: int, tokens: int) -> KeysValues:
+        first, last = slot // PAGE, (slot + tokens) // PAGE
+        keys = PackedKeys(*(part[layer, :, first:last] for part in self.cache.packed_keys))
+        values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in self.cache.packed_values))
+        return unpack_keys(keys).flatten(1, 2), unpack_values(values)

@@ -1,0 +1,25 @@
+"""Decode: one token in, the logits of the next one out."""
+
+from collections.abc import Callable
+
+import torch
+
+from engine.attention import decode_attend
+from engine.cache import KvCache, Sequence
+from engine.model import Decoder
+
+
+@torch.inference_mode()
+def decode_token(
+    decoder: Decoder, cache: KvCache, sequence: Sequence, token: int, poll: Callable[[], None]
+) -> tuple[torch.Tensor, int]:
+    """Append `token` to a prepared sequence -> logits float32 [vocab], KV pages read in each layer.
+
+    `poll` may raise to give up; the sequence is then as before.
+    """
+    attend, pages = decode_attend(cache, sequence, poll)
+    ids = torch.tensor([token], device=cache.device)
+    hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attend)
+    logits = decoder.logits(hidden)[0]
+    cache.commit(sequence, [token], by_decode=True)
+    return logits, pages

@@ -1,0 +1,126 @@
+"""From an `EngineConfig` to everything an engine holds: weights, tokenizer, RoPE, decode weights, KV memory."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache import PAGE, KvCache, Sequence
+from engine.chat_template import ChatTemplate
+from engine.config import EngineConfig
+from engine.decode import decode_token
+from engine.errors import UnsupportedModelError
+from engine.linear import four_bit_share, load_decoder, pack_layers
+from engine.model import Decoder
+from engine.prefill import prefill_chunk
+from engine.profiles import Profile, capacity_tokens, choose_profile, prefill_chunk_tokens
+from engine.rope import resolve_rope
+from engine.tokenizer import Tokenizer
+from engine.weights import open_model
+from engine.weights.source import ModelSource
+from kernels.linear import int4_is_available, int8_is_available
+
+log = logging.getLogger(__name__)
+
+LARGEST_LOGIT_ERROR = 0.05  # RMS ratio above which "auto" goes on to the next candidate
+SPARE_PAGES = 16  # for the copied last pages of checkpoints
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What `Engine` is made from; the fields explain themselves in engine.engine."""
+
+    decoder: Decoder
+    cache: KvCache
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    profile: Profile
+    context: int
+    capacity: int
+    chunk: int
+    parameters: int
+    decode_weights: str
+    decode_reason: str
+    decode_logit_error: float
+    device_name: str
+    source_fingerprint: str
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """Open, read and pack the model. Raises what `Engine.load` says."""
+    profile = choose_profile(config)
+    torch.set_num_threads(profile.threads)
+    progress("open", 0.0)
+    with open_model(config.model) as source:
+        model = source.config
+        scaling = config.rope_scaling or model.rope_scaling
+        context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
+        rope = resolve_rope(model, scaling, context, profile.device)
+        tokenizer = Tokenizer(source.tokenizer_source)
+        template = ChatTemplate(source.tokenizer_source.chat_template or "", tokenizer.special_tokens)
+        dense = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
+        decoder, weights, reason, error = _choose_decode_weights(config, source, dense, progress)
+        parameters = _count(source)
+        fingerprint = source.fingerprint
+    capacity = capacity_tokens(config, model, context, profile.device)
+    pages = -(-capacity // PAGE) + SPARE_PAGES
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model)
+    exact_pages = chunk // PAGE + 2 * SPARE_PAGES + pages // 4
+    cache = KvCache(model, config.kv_format, pages, exact_pages, profile.device)
+    device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
+    progress("ready", 1.0)
+    return LoadedModel(
+        decoder, cache, tokenizer, template, profile, context, capacity, chunk, parameters, weights, reason, error,
+        device_name, fingerprint,
+    )  # fmt: skip
+
+
+def _count(source: ModelSource) -> int:
+    return sum(source.tensor(name).numel() for name in source.names)
+
+
+def _choose_decode_weights(
+    config: EngineConfig, source: ModelSource, dense: Decoder, progress: Progress
+) -> tuple[Decoder, str, str, float]:
+    """(decoder, name, reason, logit error). A format that was asked for and cannot be had is an error."""
+    asked = config.decode_weights
+    if asked == "f32" or config.device != "cpu":
+        return dense, "f32", "asked for" if asked == "f32" else "packed weights are for the CPU", 0.0
+    missing = {"int8": not int8_is_available(), "int4": not (int4_is_available() and int8_is_available())}
+    if asked != "auto":
+        if missing[asked]:
+            raise UnsupportedModelError(
+                f"This build of PyTorch {torch.__version__} has no working packed {asked} product for the CPU.",
+                "Use decode weights 'auto' or 'f32'.",
+            )
+        decoder = pack_layers(source, dense, asked == "int4", lambda share: progress("packing", share))
+        return decoder, asked, "asked for", logit_error(decoder, dense)
+    # Codes that the file itself holds lose nothing by staying 4 bits wide; rounding wider weights to 4 bits would.
+    candidates = (["int4"] if four_bit_share(source) == 1 else []) + ["int8"]
+    refused = []
+    for name in candidates:
+        if missing[name]:
+            refused.append(f"{name}: this PyTorch has no working product")
+            continue
+        decoder = pack_layers(source, dense, name == "int4", lambda share: progress("packing", share))
+        error = logit_error(decoder, dense)
+        if error <= LARGEST_LOGIT_ERROR:
+            return decoder, name, f"logit error {error:.4f} is within {LARGEST_LOGIT_ERROR}", error
+        refused.append(f"{name}: logit error {error:.4f}")
+    log.warning("Decode uses float32 weights (%s).", "; ".join(refused))
+    return dense, "f32", "; ".join(refused), 0.0
+
+
+def logit_error(packed: Decoder, dense: Decoder, tokens: int = 16) -> float:
+    """RMS of the difference of the logits after `tokens` fixed tokens, divided by the RMS of the dense logits."""
+    vocab = dense.config.vocab_size
+    ids = [(7919 * (i + 1)) % vocab for i in range(tokens)]
+    logits = []
+    for decoder in (dense, packed):
+        cache, sequence = KvCache(dense.config, "f32", -(-tokens // PAGE)), Sequence()
+        cache.prepare(sequence, tokens)
+        prefill_chunk(decoder, cache, sequence, ids[:-1], lambda: None)
+        logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None)[0])
+    return float((logits[1] - logits[0]).norm() / logits[0].norm())

@@ -1,0 +1,96 @@
+"""The decoder: Llama, SmolLM2, Mistral, Qwen2 and Qwen3 are one computation with three flags.
+
+    x = embed[ids]
+    for each layer:  x += o(attention(rope(q, k), v)) of rms_norm(x)
+                     x += down(silu(gate) * up) of rms_norm(x)
+    logits = head(rms_norm(x))
+
+The flags: a bias on q, k and v (Qwen2), an RMS norm on the heads of q and k (Qwen3), tied embeddings. The residual
+stream is float32. Where attention gets its keys and values from is the caller's business: it passes `attend`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import ModelConfig
+from engine.rope import Rope
+from kernels.linear import Weight, linear
+from kernels.rms_norm import rms_norm
+from kernels.rope import rope
+from kernels.swiglu import swiglu
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(layer, q [t, heads, d], k and v [t, kv_heads, d]) -> [t, heads, d]; keys and queries come rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. qkv: rows of q, then k, then v. gate_up: rows of gate, then up. Norm weights are float32."""
+
+    attn_norm: torch.Tensor
+    qkv: Weight
+    o: Weight
+    ffn_norm: torch.Tensor
+    gate_up: Weight
+    down: Weight
+    q_norm: torch.Tensor | None = None
+    k_norm: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """All weights of a model: `layers` serve prefill, `decode_layers` and `head` serve decode (packed, or the same)."""
+
+    config: ModelConfig
+    rope: Rope
+    embed: torch.Tensor  # [vocab, hidden]
+    layers: Sequence[LayerWeights]
+    decode_layers: Sequence[LayerWeights]
+    norm: torch.Tensor
+    head: Weight
+
+    def hidden(
+        self,
+        ids: torch.Tensor,
+        start: int,
+        layers: Sequence[LayerWeights],
+        attend: Attend,
+        poll: Callable[[], None] | None = None,
+    ) -> torch.Tensor:
+        """ids [t] at positions from start on -> float32 [t, hidden]. `poll` runs between steps and may raise."""
+        angles = self.rope.angles(start, start + ids.shape[0])
+        x = self.embed[ids].float()
+        for index, layer in enumerate(layers):
+            x = x + self._attention(index, layer, x, angles, attend)
+            if poll:
+                poll()
+            x = x + linear(swiglu(linear(rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)), layer.down)
+            if poll:
+                poll()
+        return x
+
+    def _attention(
+        self,
+        index: int,
+        layer: LayerWeights,
+        x: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        attend: Attend,
+    ) -> torch.Tensor:
+        config, tokens = self.config, x.shape[0]
+        qkv = linear(rms_norm(x, layer.attn_norm, config.norm_eps), layer.qkv).float()
+        qkv = qkv.view(tokens, config.heads + 2 * config.kv_heads, config.head_dim)
+        qk, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split((config.heads, config.kv_heads), dim=1)
+            qk = torch.cat(
+                (rms_norm(q, layer.q_norm, config.norm_eps), rms_norm(k, layer.k_norm, config.norm_eps)), dim=1
+            )
+        q, k = rope(qk, *angles).split((config.heads, config.kv_heads), dim=1)
+        return linear(attend(index, q, k, v).reshape(tokens, -1), layer.o)
+
+    def logits(self, hidden: torch.Tensor, head: Weight | None = None) -> torch.Tensor:
+        """hidden [t, hidden] -> float32 [t, vocab]."""
+        return linear(rms_norm(hidden, self.norm, self.config.norm_eps), head or self.head).float()

@@ -1,0 +1,35 @@
+"""Prefill: a prompt's KV, chunk by chunk. No logits: the last prompt token is left to decode.
+
+Chunks end at absolute multiples of the chunk size, so a prefix is cut the same way whatever was re-used before it.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+
+import torch
+
+from engine.attention import prefill_attend
+from engine.cache import KvCache, Sequence
+from engine.model import Decoder
+
+
+def chunk_ends(start: int, end: int, chunk: int, stops: Iterable[int] = ()) -> list[int]:
+    """Where the chunks from `start` to `end` end: multiples of `chunk`, positions in `stops`, and `end`."""
+    grid = range(start - start % chunk + chunk, end, chunk)
+    return sorted({*grid, *(stop for stop in stops if start < stop < end), *([end] if end > start else [])})
+
+
+@torch.inference_mode()
+def prefill_chunk(
+    decoder: Decoder, cache: KvCache, sequence: Sequence, ids: SequenceOf[int], poll: Callable[[], None]
+) -> torch.Tensor:
+    """Append `ids` to a prepared sequence -> hidden states float32 [t, hidden].
+
+    `poll` may raise to give up; the sequence is then as before.
+    """
+    dtype = torch.float32 if cache.device.type == "cpu" else decoder.embed.dtype
+    attend = prefill_attend(cache, sequence, len(ids), dtype, poll)
+    tokens = torch.tensor(ids, device=cache.device)
+    hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attend, poll)
+    cache.commit(sequence, ids, by_decode=False)
+    return hidden

@@ -1,0 +1,136 @@
+"""The longest prefix of a prompt whose KV exists: in memory, or in a snapshot.
+
+One rule for both, so that a conversation that was left and restored goes on with the same tokens as one that never was:
+re-use starts where a state was kept exactly (the end of a sequence, or a checkpoint), else at the end of a block; where
+old pages are packed, far enough before the branch point that the 128 tokens before it are computed exactly.
+"""
+
+import logging
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.cache import EXACT_RECENT, PAGE, KvCache, Sequence
+from engine.errors import SnapshotMismatchError
+from engine.snapshot import SnapshotReader, block_key, decode_into
+
+log = logging.getLogger(__name__)
+
+
+def common_prefix(first: array, second: array) -> int:
+    """How many leading token ids agree."""
+    n = min(len(first), len(second))
+    if n == 0:
+        return 0
+    differ = np.frombuffer(first, dtype=np.int32, count=n) != np.frombuffer(second, dtype=np.int32, count=n)
+    return int(differ.argmax()) if differ.any() else n
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The size of blocks, and where re-use may start when no exact state was kept."""
+
+    pages: int
+    packs: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.pages * PAGE
+
+    def boundary(self, common: int) -> int:
+        """The last position at which re-use of `common` agreeing tokens may start."""
+        blocks = common // self.tokens
+        if self.packs:
+            blocks -= -(-EXACT_RECENT // self.tokens)
+        return max(0, blocks) * self.tokens
+
+
+def find_in_memory(states: Iterable[Sequence], prompt: array, blocks: Blocks) -> tuple[Sequence | None, int]:
+    """(state, tokens): the state that saves most, the first of equals; (None, 0) if none saves anything."""
+    best, most = None, 0
+    for state in states:
+        common = common_prefix(state.ids, prompt)
+        length = common if common == state.length else blocks.boundary(common)
+        if blocks.packs and length < state.length and length > state.packed * PAGE:
+            length = state.packed // blocks.pages * blocks.tokens
+        if length > most:
+            best, most = state, length
+    return best, most
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """Blocks to read, in order, as (key, made by decode?), then perhaps a checkpoint; together `tokens` tokens."""
+
+    blocks: tuple[tuple[str, bool], ...]
+    checkpoint: str | None
+    tokens: int
+
+
+def find_in_snapshots(reader: SnapshotReader, root: str, prompt: array, blocks: Blocks) -> StoredPrefix:
+    """The longest stored prefix of `prompt`."""
+    chain = _known_chain(reader, root, prompt, blocks.tokens)
+    positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, (key, _) in enumerate(chain)}
+    best = blocks.boundary(len(chain) * blocks.tokens)
+    found = StoredPrefix(tuple(chain[: best // blocks.tokens]), None, best)
+    for key, parent, ids in reader.checkpoints(list(positions)):
+        first = positions[parent]
+        end = first + len(ids)
+        if end > found.tokens and end <= len(prompt) and prompt[first:end].tolist() == list(ids):
+            found = StoredPrefix(tuple(chain[: first // blocks.tokens]), key, end)
+    return found
+
+
+def _known_chain(reader: SnapshotReader, root: str, prompt: array, size: int) -> list[tuple[str, bool]]:
+    """Stored blocks from the start of the prompt: prefill-made ones as far as they go, then decode-made, in turn."""
+    chain: list[tuple[str, bool]] = []
+    total = len(prompt) // size
+    while len(chain) < total:
+        parent = chain[-1][0] if chain else root
+        candidates: list[str] = []
+        for index in range(len(chain), total):
+            parent = block_key(parent, prompt[index * size : (index + 1) * size], False)
+            candidates.append(parent)
+        known = reader.known_blocks(candidates)
+        chain += [(key, False) for key in candidates[:known]]
+        if len(chain) == total:
+            break
+        parent = chain[-1][0] if chain else root
+        index = len(chain)
+        key = block_key(parent, prompt[index * size : (index + 1) * size], True)
+        if reader.known_blocks([key]) == 0:
+            break
+        chain.append((key, True))
+    return chain
+
+
+def restore(
+    cache: KvCache, sequence: Sequence, reader: SnapshotReader, stored: StoredPrefix, prompt: array, blocks: Blocks
+) -> int:
+    """Append `stored` to a prepared sequence, from its first block that the sequence lacks -> tokens read.
+
+    Stops before the first payload that is missing, damaged or different; what follows has to be computed.
+    """
+    start = sequence.length
+    for key, _ in stored.blocks[start // blocks.tokens :]:
+        if not _append(cache, sequence, prompt, blocks.tokens, reader.read_block(key), key):
+            return sequence.length - start
+    if stored.checkpoint is not None:
+        rest = stored.tokens - sequence.length
+        _append(cache, sequence, prompt, rest, reader.read_checkpoint(stored.checkpoint), stored.checkpoint)
+    return sequence.length - start
+
+
+def _append(cache: KvCache, sequence: Sequence, prompt: array, tokens: int, payload: bytes | None, key: str) -> bool:
+    if payload is None:
+        log.warning("Snapshot row %s is missing or damaged; its tokens are computed anew.", key)
+        return False
+    first = sequence.length
+    try:
+        decode_into(cache, sequence, prompt[first : first + tokens], payload)
+    except SnapshotMismatchError as error:
+        log.warning("Snapshot row %s: %s", key, error)
+        return False
+    return True

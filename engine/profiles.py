@@ -1,0 +1,88 @@
+"""What this machine is for the engine: where tensors live, how many threads, how much memory, and why.
+
+So far there is one profile, `cpu`. A CUDA device can be named explicitly and runs the same torch code, untuned.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from engine.cache import PAGE, bytes_per_token
+from engine.config import EngineConfig, ModelConfig
+
+_CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
+_LARGEST_CHUNK = 512
+_MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
+_CAPACITY_CONTEXTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`name` and `reason` are shown to people; weights are kept in `dtype`."""
+
+    name: str
+    reason: str
+    device: str
+    dtype: torch.dtype
+    threads: int
+
+
+def choose_profile(config: EngineConfig) -> Profile:
+    """The profile for the device that `config` names."""
+    threads = config.threads or psutil.cpu_count(logical=False) or 1
+    device = torch.device(config.device)
+    if device.type == "cpu":
+        return Profile("cpu", _cpu_reason(), "cpu", torch.float32, threads)
+    if device.type == "cuda" and torch.cuda.is_available():
+        name = torch.cuda.get_device_name(device)
+        return Profile(
+            "cuda",
+            f"asked for; {name} runs the torch path, without tuned kernels",
+            config.device,
+            torch.bfloat16,
+            threads,
+        )
+    raise ValueError(f"device: got {config.device!r}, need cpu or a CUDA device that torch can use here")
+
+
+def _cpu_reason() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} is there, but this version computes on the CPU"
+    if torch.version.cuda is None:
+        return "this PyTorch is built for CPUs"
+    return "no CUDA device was found"
+
+
+def prefill_chunk_tokens(model: ModelConfig) -> int:
+    """A power of two from 32 to 512, so small that a layer of one chunk takes well under 300 ms: Stop waits for it."""
+    d = model.head_dim
+    matrices = model.hidden_size * (d * 2 * (model.heads + model.kv_heads) + 3 * model.ffn_size)
+    return max(32, min(_LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
+
+
+def capacity_tokens(config: EngineConfig, model: ModelConfig, context: int, device: str) -> int:
+    """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
+    if config.kv_capacity_tokens is not None:
+        return config.kv_capacity_tokens
+    budget = int(free_memory(device) * _MEMORY_SHARE) // bytes_per_token(model, config.kv_format)
+    return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget))
+
+
+def free_memory(device: str) -> int:
+    """Bytes that could still be allocated."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held so far."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,213 @@
+"""KV prefixes as bytes: what is written when a conversation is left, and how it is read back.
+
+A prefix is a chain of blocks, each a fixed number of KV pages in their final form, and one checkpoint with the rest:
+the last pages, exact and incomplete ones included. Keys are SHA-256 chains over (parent, kind, token ids),
+rooted in the engine's fingerprint; the kind tells decode-made pages from prefill-made ones, whose bytes differ.
+A payload says what it holds and is checked against what was asked for, token ids included. Whoever finds a payload
+that does not fit computes the tokens instead.
+"""
+
+import hashlib
+import json
+import math
+import struct
+import zlib
+from array import array
+from collections.abc import Container, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.cache import PAGE, KvCache, Sequence
+from engine.errors import SnapshotMismatchError
+from engine.pages import runs
+
+VERSION = 1
+BLOCK_BYTES = 4 * 2**20
+_MAGIC = b"UKV1"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBlock:
+    """A fixed number of KV pages. `first_token`: position of `token_ids[0]`; `parent`: the block before or the root."""
+
+    key: str
+    parent: str
+    first_token: int
+    token_ids: tuple[int, ...]
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCheckpoint:
+    """Everything from the end of block `parent` (or the root) to the end of the prefix."""
+
+    key: str
+    parent: str
+    first_token: int
+    token_ids: tuple[int, ...]
+    payload: bytes
+
+
+class SnapshotReader(Protocol):
+    """Where blocks and checkpoints come from. Nothing raises for a missing or damaged row."""
+
+    def known_blocks(self, keys: SequenceOf[str]) -> int:
+        """Length of the leading run of keys that are stored."""
+        ...
+
+    def read_block(self, key: str) -> bytes | None:
+        """The payload; None if missing or damaged."""
+        ...
+
+    def checkpoints(self, parents: SequenceOf[str]) -> list[tuple[str, str, tuple[int, ...]]]:
+        """(key, parent, token_ids) of every stored checkpoint of these parents."""
+        ...
+
+    def read_checkpoint(self, key: str) -> bytes | None:
+        """The payload; None if missing or damaged."""
+        ...
+
+
+def block_pages(bytes_per_token: int) -> int:
+    """KV pages in a block: about 4 MB, at least one page."""
+    return max(1, BLOCK_BYTES // (PAGE * bytes_per_token))
+
+
+def block_key(parent: str, ids: SequenceOf[int], by_decode: bool) -> str:
+    """The key of a block: `by_decode` if decode made the KV of any of its tokens."""
+    return _key(parent, b"d" if by_decode else b"p", ids)
+
+
+def _key(parent: str, kind: bytes, ids: SequenceOf[int]) -> str:
+    return hashlib.sha256(parent.encode() + kind + array("i", ids).tobytes()).hexdigest()
+
+
+def export_rows(
+    cache: KvCache, sequence: Sequence, root: str, pages_per_block: int, known: Container[str]
+) -> Iterator[SnapshotBlock | SnapshotCheckpoint]:
+    """The rows of `sequence`, from its first token to its last, without those whose key is `known`."""
+    size = pages_per_block * PAGE
+    final = sequence.packed if cache.packs else sequence.length // PAGE
+    parent = root
+    for first in range(0, final // pages_per_block * size, size):
+        ids = sequence.ids[first : first + size]
+        key = block_key(parent, ids, any(sequence.by_decode[first : first + size]))
+        if key not in known:
+            payload = encode(cache, sequence, first, first + size)
+            yield SnapshotBlock(key, parent, first, tuple(ids), payload)
+        parent = key
+    first = final // pages_per_block * size
+    ids = sequence.ids[first:]
+    key = _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids)
+    if key not in known:
+        yield SnapshotCheckpoint(key, parent, first, tuple(ids), encode(cache, sequence, first, sequence.length))
+
+
+def _shape(cache: KvCache) -> dict[str, object]:
+    model = cache.model
+    return {
+        "version": VERSION,
+        "format": cache.kv_format,
+        "layers": model.layers,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "page": PAGE,
+    }
+
+
+def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
+    """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`: header length, header as JSON, tensors."""
+    slots = runs(sequence.table, PAGE, first, end)
+    parts: list[torch.Tensor] = []
+    for stored, unit, packed in _stores(cache):
+        chosen = [
+            stored[:, :, slot // unit : (slot + n) // unit] for is_packed, slot, n in slots if is_packed == packed
+        ]
+        if chosen:
+            parts.append(torch.cat(chosen, dim=2))
+    data = b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+    header = _shape(cache) | {
+        "first": first,
+        "ids": sequence.ids[first:end].tolist(),
+        "by_decode": sequence.by_decode[first:end].hex(),
+        "packed": [page < 0 for page in sequence.table[first // PAGE : -(-end // PAGE)]],
+        "crc32": zlib.crc32(data),
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return _MAGIC + struct.pack("<I", len(text)) + text + data
+
+
+def _stores(cache: KvCache) -> list[tuple[torch.Tensor, int, bool]]:
+    """Every tensor that holds KV, as (tensor [layers, kv_heads, units, ...], tokens per unit, of the packed pool?)."""
+    stores = [(cache.keys, 1, False), (cache.values, 1, False)]
+    if cache.packs:
+        stores += [(part, PAGE, True) for part in cache.packed_keys]
+        stores += [(part, 1, True) for part in cache.packed_values]
+    return stores
+
+
+def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
+    """Append a payload's tokens to `sequence`, which must end where the payload begins.
+
+    SnapshotMismatchError if it is damaged, of another shape, or holds other tokens than `ids`; `sequence` is then as
+    before.
+    """
+    header, data = _parse(payload)
+    for name, value in (_shape(cache) | {"first": sequence.length, "ids": list(ids)}).items():
+        if header.get(name) != value:
+            raise SnapshotMismatchError(
+                f"A stored KV prefix does not fit: its {name} is another.", "It is computed anew."
+            )
+    if header.get("crc32") != zlib.crc32(data):
+        raise SnapshotMismatchError("A stored KV prefix is damaged.", "It is computed anew.")
+    try:
+        by_decode = bytes.fromhex(header["by_decode"])
+        packed = [bool(value) for value in header["packed"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
+    if len(by_decode) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
+        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
+    tokens = {True: sum(packed) * PAGE, False: len(ids) - sum(packed) * PAGE}
+    sizes = [
+        stored.element_size() * math.prod(stored.shape[:2]) * math.prod(stored.shape[3:]) * (tokens[kind] // unit)
+        for stored, unit, kind in _stores(cache)
+    ]
+    if sum(sizes) != len(data):
+        raise SnapshotMismatchError("A stored KV prefix has the wrong size.", "It is computed anew.")
+    slots = cache.adopt(sequence, list(ids), by_decode, packed)
+    _write(cache, slots, data, sizes)
+
+
+def _parse(payload: bytes) -> tuple[dict, memoryview]:
+    view = memoryview(payload)
+    if len(view) < 8 or bytes(view[:4]) != _MAGIC:
+        raise SnapshotMismatchError("A stored KV prefix is not in our format.", "It is computed anew.")
+    (length,) = struct.unpack("<I", view[4:8])
+    try:
+        header = json.loads(bytes(view[8 : 8 + length]))
+    except ValueError as error:
+        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
+    if not isinstance(header, dict):
+        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
+    return header, view[8 + length :]
+
+
+def _write(cache: KvCache, slots: list[tuple[bool, int, int]], data: memoryview, sizes: list[int]) -> None:
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
+    offset = 0
+    for (stored, unit, packed), size in zip(_stores(cache), sizes):
+        part = raw[offset : offset + size]
+        offset += size
+        if not size:
+            continue
+        # The offset may be odd for the type; a copy is aligned.
+        part = part.clone().view(stored.dtype).view(*stored.shape[:2], -1, *stored.shape[3:])
+        done = 0
+        for is_packed, slot, n in slots:
+            if is_packed == packed:
+                units = n // unit
+                stored[:, :, slot // unit : slot // unit + units] = part[:, :, done : done + units].to(stored.device)
+                done += units

@@ -1,0 +1,258 @@
+"""One turn of a conversation: re-use, prefill, decode, and honest counts of each."""
+
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.cache import PAGE, Sequence
+from engine.config import Sampling
+from engine.decode import decode_token
+from engine.errors import DoesNotFitError
+from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Token
+from engine.prefill import chunk_ends, prefill_chunk
+from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, restore
+from engine.profiles import peak_memory_bytes
+from engine.sampling import Sampler, StopFilter
+from engine.snapshot import SnapshotReader
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+# During a long read a checkpoint is made at the end of a chunk once so many tokens or seconds have passed.
+CHECKPOINT_TOKENS = 16384
+CHECKPOINT_SECONDS = 10.0
+
+
+class Cancelled(Exception):
+    """Raised inside a step when the turn has been cancelled."""
+
+
+class Turn:
+    """State of one call of `Engine.generate`. `run` yields its events; `finish` must follow, however `run` ended."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        prompt: array,
+        sampling: Sampling,
+        conversation: str,
+        cancel: threading.Event | None,
+        checkpoints: SequenceOf[int],
+        snapshots: SnapshotReader | None,
+        started: float,
+    ) -> None:
+        self.engine, self.prompt, self.sampling = engine, prompt, sampling
+        self.conversation = engine.conversations.use(conversation)
+        self.cancel = cancel or threading.Event()
+        self.checkpoints = sorted({at for at in checkpoints if 0 < at < len(prompt)})
+        self.snapshots = snapshots
+        self.started = started
+        self.reused = self.restored = self.computed = self.answered = 0
+        self.ttft: float | None = None
+        self.step_seconds: list[float] = []
+        self.pages_read = self.pages_held = 0
+
+    @property
+    def live(self) -> Sequence:
+        return self.conversation.live
+
+    def run(self) -> Iterator[Event]:
+        """All events of the turn; `Done` is the last."""
+        reason: FinishReason = "cancelled"
+        try:
+            self._poll()
+            self._reuse()
+            yield Reused(self.reused, self.restored, len(self.prompt))
+            yield from self._prefill()
+            reason = yield from self._decode()
+        except Cancelled:
+            pass
+        yield Done(self._stats(reason))
+
+    def finish(self) -> None:
+        """Give back the pages that were set aside for an answer of full length."""
+        self.engine.cache.trim(self.live)
+
+    def _poll(self) -> None:
+        if self.cancel.is_set():
+            raise Cancelled
+
+    # Re-use
+
+    def _reuse(self) -> None:
+        """Make the live sequence the longest known prefix of the prompt, and take pages for the rest."""
+        engine, cache = self.engine, self.engine.cache
+        wanted = self.prompt[:-1]  # the last prompt token always goes through decode: its logits are needed
+        state, length = find_in_memory(engine.conversations.states(self.conversation), wanted, engine.blocks)
+        stored = (
+            find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks) if self.snapshots else None
+        )
+        if stored is not None and stored.tokens > length:
+            by_decode = [made for _, made in stored.blocks]
+            state, length = self._shared_blocks(state, by_decode)
+        else:
+            stored = None
+        self._become(state, length)
+        in_memory = self.live.length
+        self._make_room()
+        if stored is not None and self.snapshots is not None:
+            self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks)
+        self.reused = in_memory + self.restored
+
+    def _shared_blocks(self, state: Sequence | None, by_decode: list[bool]) -> tuple[Sequence | None, int]:
+        """Of the blocks about to be restored, how many leading ones `state` has in memory, made in the same way."""
+        if state is None:
+            return None, 0
+        size = self.engine.blocks.tokens
+        common = min(common_prefix(state.ids, self.prompt), len(by_decode) * size)
+        if self.engine.cache.packs:
+            common = min(common, state.packed * PAGE)
+        blocks = 0
+        while (blocks + 1) * size <= common:
+            made = any(state.by_decode[blocks * size : (blocks + 1) * size])
+            if made != by_decode[blocks]:
+                break
+            blocks += 1
+        return (state, blocks * size) if blocks else (None, 0)
+
+    def _become(self, state: Sequence | None, length: int) -> None:
+        cache, live = self.engine.cache, self.live
+        if state is live and length == live.length:
+            return
+        if state is not None and length % PAGE:
+            self._free_until(lambda: cache.exact.free >= 1, state)
+        self.conversation.live = cache.fork(state, length) if state is not None and length else Sequence()
+        cache.free(live)
+
+    def _make_room(self) -> None:
+        """Take pages for prompt and answer, unloading idle conversations if there are too few."""
+        cache, total = self.engine.cache, len(self.prompt) + self.sampling.max_tokens
+        marks = len(self.checkpoints) + 2
+        pages = -(-total // PAGE)
+        if cache.packs:
+            missing = pages - self.live.packed
+            self._free_until(lambda: cache.packed.free >= missing)
+        else:
+            missing = pages - len(self.live.table) + marks
+            self._free_until(lambda: cache.exact.free >= missing)
+        self._take(self.live.length + 1)
+
+    def _take(self, length: int) -> None:
+        cache = self.engine.cache
+        if cache.packs:
+            need = -(-length // PAGE) - len(self.live.table) + len(self.checkpoints) + 2
+            self._free_until(lambda: cache.exact.free >= need)
+        cache.prepare(self.live, length, len(self.prompt) + self.sampling.max_tokens)
+
+    def _free_until(self, enough, spare: Sequence | None = None) -> None:
+        conversations = self.engine.conversations
+        while not enough():
+            if not conversations.free_idle(self.conversation, spare):
+                needed = len(self.prompt) + self.sampling.max_tokens
+                raise DoesNotFitError(
+                    f"The KV cache has no room for {needed} tokens.",
+                    "Choose fewer pages, or ask for a shorter answer.",
+                    needed_tokens=needed,
+                    available_tokens=self.engine.largest_prompt,
+                )
+
+    # Prefill
+
+    def _prefill(self) -> Iterator[Event]:
+        engine, live, total = self.engine, self.live, len(self.prompt)
+        yield self._prefilled()
+        last_mark, marked_at = live.length, time.perf_counter()
+        if live.length in self.checkpoints:
+            yield self._mark(live.length, pin=True)
+        for end in chunk_ends(live.length, total - 1, engine.prefill_chunk, self.checkpoints):
+            self._take(end)
+            first = live.length
+            prefill_chunk(engine.decoder, engine.cache, live, self.prompt[first:end], self._poll)
+            self.computed += end - first
+            yield self._prefilled()
+            asked = end in self.checkpoints
+            late = end - last_mark >= CHECKPOINT_TOKENS or time.perf_counter() - marked_at >= CHECKPOINT_SECONDS
+            if asked or (late and end < total - 1):
+                yield self._mark(end, pin=asked)
+                last_mark, marked_at = end, time.perf_counter()
+
+    def _mark(self, length: int, pin: bool) -> Checkpoint:
+        self.engine.conversations.mark(self.conversation, length, pin)
+        return Checkpoint(length)
+
+    def _prefilled(self) -> Prefilled:
+        return Prefilled(self.live.length, len(self.prompt), time.perf_counter() - self.started)
+
+    # Decode
+
+    def _decode(self):
+        engine = self.engine
+        sampler, filter, detokenizer = Sampler(self.sampling), StopFilter(self.sampling.stop), engine.tokenizer.stream()
+        if self.live.length:
+            engine.conversations.mark(self.conversation, self.live.length, pin=False)
+        logits = self._step(self.prompt[-1])
+        self.computed += 1
+        yield self._prefilled()
+        while True:
+            started = time.perf_counter()
+            token = sampler.next(logits)
+            self.answered += 1
+            ended = token in engine.tokenizer.eos_ids or token in engine.model.eos_ids
+            text, stopped = filter.push("" if ended else detokenizer.push(token))
+            reason = self._reason(ended or stopped)
+            if reason is not None and not stopped:
+                text, stopped = self._tail(text, filter, detokenizer)
+                reason = "stop" if stopped else reason
+            self._time_token(started)
+            yield Token(token, text)
+            if reason is not None:
+                return reason
+            logits = self._step(token)
+
+    def _reason(self, stopped: bool) -> FinishReason | None:
+        if stopped:
+            return "stop"
+        if self.answered == self.sampling.max_tokens:
+            return "length"
+        return "cancelled" if self.cancel.is_set() else None
+
+    @staticmethod
+    def _tail(text: str, filter: StopFilter, detokenizer) -> tuple[str, bool]:
+        """`text` with everything held back, now that nothing can follow; and whether that held a stop text."""
+        more, stopped = filter.push(detokenizer.flush())
+        return text + more + ("" if stopped else filter.flush()), stopped
+
+    def _step(self, token: int) -> torch.Tensor:
+        started = time.perf_counter()
+        self._take(self.live.length + 1)
+        logits, pages = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll)
+        self.pages_read += pages
+        self.pages_held += -(-self.live.length // PAGE)
+        self.step_seconds.append(time.perf_counter() - started)
+        return logits
+
+    def _time_token(self, started: float) -> None:
+        now = time.perf_counter()
+        self.step_seconds[-1] += now - started
+        if self.ttft is None:
+            self.ttft = now - self.started
+
+    def _stats(self, reason: FinishReason) -> GenerationStats:
+        later = self.step_seconds[1:]  # the first step belongs to the prompt
+        return GenerationStats(
+            prompt_tokens=len(self.prompt),
+            reused_tokens=self.reused,
+            restored_tokens=self.restored,
+            computed_tokens=self.computed,
+            output_tokens=self.answered,
+            ttft_s=self.ttft,
+            tpot_ms=1000 * sum(later) / len(later) if later else None,
+            finish_reason=reason,
+            kv_pages_read_share=self.pages_read / self.pages_held if self.pages_held else 1.0,
+            peak_memory_bytes=peak_memory_bytes(),
+        )

@@ -1,0 +1,104 @@
+"""Linear layers in torch: y = x W^T (+ bias), W as it is or packed for torch's own int8 and int4 CPU kernels.
+
+The packed kernels take bfloat16 activations (with float32 ones they are ten times slower). They are private operators:
+each is tried once on a small matrix, and packing is refused where it is missing or wrong.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch.nn import functional
+
+INT4_GROUPS = (32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeight:
+    """weight [out, in]; x is cast to its type."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Weight:
+    """codes int8 [out, in], symmetric; scales bfloat16 [out]."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """codes in torch's packed layout; scales_and_zeros bfloat16 [in / group, out, 2]: (code - 8) * scale + zero."""
+
+    codes: torch.Tensor
+    scales_and_zeros: torch.Tensor
+    group: int
+    bias: torch.Tensor | None = None
+
+
+Weight = DenseWeight | Int8Weight | Int4Weight
+
+
+def linear(x: torch.Tensor, w: Weight) -> torch.Tensor:
+    """x [t, in] -> [t, out]: of the weight's type if dense, bfloat16 if packed; float32 where there is a bias."""
+    match w:
+        case DenseWeight():
+            return functional.linear(x.to(w.weight.dtype), w.weight, w.bias)
+        case Int8Weight():
+            y = torch.ops.aten._weight_int8pack_mm(x.to(torch.bfloat16), w.codes, w.scales)
+        case Int4Weight():
+            y = torch.ops.aten._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), w.codes, w.group, w.scales_and_zeros)
+    return y if w.bias is None else y + w.bias
+
+
+def pack_int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Int8Weight:
+    """weight [out, in] of any float type; one scale for each output row, chosen after rounding it to bfloat16."""
+    weight = weight.float()
+    scales = (weight.abs().amax(1) / 127).clamp_min(1e-20).to(torch.bfloat16)
+    codes = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+    return Int8Weight(codes, scales, bias)
+
+
+def pack_int4(
+    codes: torch.Tensor, scales: torch.Tensor, minimums: torch.Tensor, group: int, bias: torch.Tensor | None = None
+) -> Int4Weight:
+    """codes [out, in] from 0 to 15; scales and minimums [out, in / group]: weight = code * scale + minimum."""
+    if group not in INT4_GROUPS:
+        raise ValueError(f"group: got {group}, need one of {INT4_GROUPS}")
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).contiguous(), 1)
+    rounded = scales.to(torch.bfloat16)
+    # The kernel centres codes at 8; the zero takes that back, from the scale as rounded.
+    zeros = (minimums.float() + 8 * rounded.float()).to(torch.bfloat16)
+    return Int4Weight(packed, torch.stack((rounded, zeros), -1).transpose(0, 1).contiguous(), group, bias)
+
+
+@lru_cache
+def int8_is_available() -> bool:
+    """Whether torch's packed int8 product exists here and computes what we think it does."""
+    weight = torch.linspace(-1, 1, 32 * 64).view(32, 64).sin()
+    return _agrees(lambda: pack_int8(weight), weight)
+
+
+@lru_cache
+def int4_is_available() -> bool:
+    """Whether torch's packed int4 product exists here and computes what we think it does."""
+    codes = (torch.arange(32 * 64) * 7 % 16).view(32, 64)
+    scales = torch.linspace(0.5, 1.5, 32 * 2).view(32, 2).to(torch.bfloat16).float()
+    minimums = -8 * scales
+    weight = codes * scales.repeat_interleave(32, 1) + minimums.repeat_interleave(32, 1)
+    return _agrees(lambda: pack_int4(codes, scales, minimums, 32), weight)
+
+
+def _agrees(pack: Callable[[], Weight], weight: torch.Tensor) -> bool:
+    x = torch.linspace(-1, 1, 64).cos()[None].to(torch.bfloat16)
+    expected = x.float() @ weight.T
+    try:
+        got = linear(x, pack()).float()
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return False
+    return bool((got - expected).norm() <= 0.02 * expected.norm())

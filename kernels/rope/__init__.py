@@ -1,0 +1,5 @@
+"""Rotary position embedding of queries and keys."""
+
+from kernels.rope.reference import rope
+
+__all__ = ["rope"]
