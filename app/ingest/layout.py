@@ -20,6 +20,7 @@ EDGE_LINES = 2  # and are at most so many
 RUNNING_SHARE = 0.4  # a running line repeats on so many of the pages with text
 RUNNING_PAGES = 3  # and on at least so many
 GARBLED_SHARE = 0.03
+PARAGRAPH_STEP = 1.35  # so many usual line steps begin a new paragraph
 
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 # bullets and arrows of the Symbol and Wingdings fonts, which Word writes as private-use characters
@@ -117,19 +118,18 @@ def _body(page: RawPage, running: frozenset[tuple[str, int]]) -> str:
     """The page's lines without running ones; an empty line where the distance says that a paragraph ends."""
     left_out = {place for place, keys in _edge_keys(page) if not running.isdisjoint(keys)}
     lines = [line for place, line in enumerate(page.lines) if place not in left_out]
-    steps = [
-        below.top - above.top
-        for above, below in pairwise(lines)
-        if above.top is not None and below.top is not None and below.top > above.top
-    ]
+    steps = [step for above, below in pairwise(lines) if (step := _step(above, below)) > 0]
     usual = median(steps) if steps else 0.0
-    parts: list[str] = []
-    for above, below in zip([None, *lines], lines):
-        if above is not None:
-            known = above.top is not None and below.top is not None
-            parts.append("\n\n" if known and below.top - above.top > 1.35 * usual > 0 else "\n")  # type: ignore[operator]
+    parts = [line.text for line in lines[:1]]
+    for above, below in pairwise(lines):
+        parts.append("\n\n" if usual and _step(above, below) > PARAGRAPH_STEP * usual else "\n")
         parts.append(below.text)
     return "".join(parts)
+
+
+def _step(above: RawLine, below: RawLine) -> float:
+    """From the foot of one line to that of the next, 0.0 if unknown; negative where a new column begins."""
+    return 0.0 if above.bottom is None or below.bottom is None else below.bottom - above.bottom
 
 
 def _edge_keys(page: RawPage) -> list[tuple[int, list[tuple[str, int]]]]:
