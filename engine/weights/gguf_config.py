@@ -39,7 +39,7 @@ READ = {
     "vocab_size",
 }
 WITHOUT_EFFECT = {"rope.scaling.finetuned", "tensor_data_layout"}
-# Values that mean "as always" although they are not zero.
+# Settings of which another value than zero means "as always".
 NEUTRAL = {"attention.causal": True, "logit_scale": 1.0, "residual_scale": 1.0, "embedding_scale": 1.0}
 
 
@@ -140,7 +140,7 @@ def refuse_unknown(meta: Metadata) -> None:
         if isinstance(value, (list, np.ndarray)):
             off = not any(value)
         else:
-            off = not value or value == NEUTRAL.get(key)
+            off = value == NEUTRAL[key] if key in NEUTRAL else not value
         if not off:
             raise refuse(f"the setting {full[:120]!r}", meta.file)
 
