@@ -62,8 +62,7 @@ def render_skeleton(template: Template, variables: dict[str, Any], today: date, 
 
     Errors: AppError naming the model when the template refuses a plain conversation or drops its contents.
     """
-    moment = datetime(today.year, today.month, today.day)
-    variables = {**variables, "strftime_now": moment.strftime}
+    variables = {**variables, "now": datetime(today.year, today.month, today.day)}
 
     def render(*messages: tuple[str, str]) -> str:
         rows = [{"role": role, "content": content} for role, content in messages]

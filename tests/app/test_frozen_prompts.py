@@ -91,7 +91,7 @@ def test_first_prompt_is_what_the_template_renders(name: str) -> None:
     rendered = chat.template.render(
         [*system, {"role": "user", "content": user}],
         add_generation_prompt=True,
-        variables={"date_string": "29 Nov 2026", "enable_thinking": False, "strftime_now": lambda f: TODAY.strftime(f)},
+        variables={"date_string": "29 Nov 2026", "enable_thinking": False, "now": TODAY},
     )
     assert ByteEncoder().decode(ids) == rendered
 
