@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ, 
     uninstall.add_argument("--yes", action="store_true", help="do not ask before deleting data")
     # What follows run and test belongs to the app and to pytest, so argparse does not see it.
     own, rest = (arguments[:1], list(arguments[1:])) if arguments[:1] in (["run"], ["test"]) else (arguments, [])
+    rest = rest[1:] if rest[:1] == ["--"] else rest
     if any(word in ("-h", "--help") for word in rest):
         parser.print_help()
         return 0
@@ -90,13 +92,9 @@ def run(root: Path, rest: Sequence[str], environment: Mapping[str, str]) -> int:
             "There is an NVIDIA GPU now and the CPU build is installed; `python3 installer setup --again` changes that."
         )
     arguments = ["run", *rest]
-    if "--no-browser" not in rest and not has_browser(look_system(), environment):
+    if "--no-browser" not in rest and not has_browser(platform.system(), environment):
         arguments.append("--no-browser")
     return start(Environment(root), arguments, environment)
-
-
-def look_system() -> str:
-    return {"win32": "Windows", "darwin": "Darwin"}.get(sys.platform, "Linux")
 
 
 def start(place: Environment, arguments: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""The installer's modules import each other by plain names, as they do when `python3 installer` runs."""
+"""The installer's modules import each other by plain names, as when `python3 installer` runs; so do these helpers."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "installer"))
+sys.path[:0] = [str(ROOT / "installer"), str(ROOT / "tests" / "installer")]
 
 
 @pytest.fixture
