@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.errors import as_app_error
@@ -37,9 +38,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """largest_context: tokens of prompt and answer that fit for the chosen model, an estimate from free memory and the
-    engine's own KV bytes per token; None when the engine did not run. memory_bytes: of the device. triton: its version,
-    None where it is not installed (the CPU needs none).
+    """What was found. memory_bytes: of the device. triton: its version, None where it is not installed (the CPU needs
+    none). largest_context: tokens of prompt and answer that fit for the chosen model, estimated by the engine from the
+    memory that is free now; None when that model was not run.
     """
 
     profile: str
@@ -75,9 +76,9 @@ class Report:
 
 @dataclass(slots=True)
 class _Engine:
-    """What a tiny generation showed; kv_bytes_per_token stays 0 when it did not run."""
+    """What a tiny generation showed; largest_context stays None when the chosen model did not run."""
 
-    kv_bytes_per_token: int = 0
+    largest_context: int | None = None
 
 
 def examine(settings: Settings) -> Report:
@@ -101,13 +102,13 @@ def examine(settings: Settings) -> Report:
         ("port", _port),
     ):
         checks.append(_run(name, check))
-    profile, reason = choose_profile()
+    profile, reason = profile_of_machine()
     return Report(
         profile=profile,
         reason=reason,
         device=f"CPU, {psutil.cpu_count(logical=False) or psutil.cpu_count() or 1} cores",
         memory_bytes=psutil.virtual_memory().total,
-        largest_context=_largest_context(models, settings, engine),
+        largest_context=engine.largest_context,
         triton=_version("triton"),
         sqlite_version=sqlite3.sqlite_version,
         data_dir=str(settings.data_dir),
@@ -115,17 +116,15 @@ def examine(settings: Settings) -> Report:
     )
 
 
-def choose_profile() -> tuple[str, str]:
-    """(profile, why) for this machine. This version has the cpu profile only."""
+def profile_of_machine() -> tuple[str, str]:
+    """(profile, why) as the engine chooses it."""
     try:
-        import torch
+        from engine import EngineConfig
+        from engine.profiles import choose_profile
     except ImportError as error:
-        return "cpu", f"torch cannot be imported ({error})"
-    if torch.cuda.is_available():
-        return "cpu", f"{torch.cuda.get_device_name(0)} is here, but this version runs on the CPU"
-    if torch.version.cuda is None:
-        return "cpu", "this torch build has no CUDA"
-    return "cpu", "no NVIDIA card was found"
+        return "cpu", f"the engine cannot be imported ({error})"
+    profile = choose_profile(EngineConfig(model=Path("none")))
+    return profile.name, profile.reason
 
 
 def _run(name: str, check: Callable[[], str]) -> Check:
@@ -210,6 +209,7 @@ def _model(models: Models, settings: Settings) -> str:
 def _generation(models: Models, settings: Settings, found: _Engine) -> str:
     """Loads the chosen model, if it is small, else the starter, and lets it say one token."""
     from engine import Engine, EngineConfig, Sampling
+    from engine.profiles import capacity_tokens
 
     info = _small_one(models, settings)
     config = EngineConfig(
@@ -228,7 +228,8 @@ def _generation(models: Models, settings: Settings, found: _Engine) -> str:
         if stats.output_tokens != 1:
             raise RuntimeError(f"the engine gave {stats.output_tokens} tokens instead of 1")
         if info.name == models.resolve(settings.model).name:
-            found.kv_bytes_per_token = engine.kv_bytes_per_token
+            context = settings.context or info.context
+            found.largest_context = min(context, capacity_tokens(config, engine.model, context, config.device))
         return f"{info.name} read {len(ids)} tokens and answered one in {stats.ttft_s:.2f} s"
     finally:
         engine.close()
@@ -237,18 +238,6 @@ def _generation(models: Models, settings: Settings, found: _Engine) -> str:
 def _small_one(models: Models, settings: Settings) -> ModelInfo:
     chosen = models.resolve(settings.model)
     return chosen if chosen.parameters < _SMALL else models.resolve("starter")
-
-
-def _largest_context(models: Models, settings: Settings, engine: _Engine) -> int | None:
-    """Tokens that fit into the memory that is free now, less the reserve, and into the model's own context."""
-    import psutil
-
-    if not engine.kv_bytes_per_token:
-        return None
-    info = models.resolve(settings.model)
-    weights = 4 * info.parameters  # prefill keeps float32 weights
-    room = psutil.virtual_memory().available - settings.memory_reserve - weights
-    return max(0, min(settings.context or info.context, room // engine.kv_bytes_per_token))
 
 
 def _port() -> str:

@@ -29,7 +29,7 @@ FILE_NAME = "settings.toml"
 LATER_KEYS = {
     f"sparsity.{name}": "sparse attention is not in this version"
     for name in ("budget", "ratio", "crossover", "streaming_ratio", "logical_pages", "reuse_interval", "score")
-}
+} | {"memory_reserve": "the engine leaves half of the free memory to others in this version"}
 _LATER_MODE = "sparse attention is not in this version"
 _LATER_FORMAT = "this KV format is not in this version"
 _LATER_GPU = "GPUs are not used in this version"
@@ -136,9 +136,6 @@ class Settings:
         None,
         _whole(64, 65536, _LENGTH, parse_length, auto=True),
         "tokens read at once in prefill; auto = by machine",
-    )
-    memory_reserve: int = _setting(
-        10**9, _whole(0, 2**50, _SIZE, parse_size), "memory left to other programs when a fit is checked"
     )
     threads: int | None = _setting(
         None,
