@@ -1,4 +1,4 @@
-"""The command line in processes of its own: bad input, wrong use, exit codes, quick start, and that docs name it all."""
+"""The command line: bad input, wrong use, exit codes, quick start, and that docs/cli.md names everything."""
 
 import argparse
 import errno
@@ -87,18 +87,9 @@ def test_help_is_quick_and_imports_nothing_heavy():
     command = [sys.executable, "-X", "importtime", "-m", "app.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=60)
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert not imported & {
-        "torch",
-        "gradio",
-        "numpy",
-        "huggingface_hub",
-        "sqlite_utils",
-        "pypdfium2",
-        "engine",
-        "storage",
-    }
-    microseconds = [int(line.split("|")[1]) for line in done.stderr.splitlines() if line.endswith("| app.commands")]
-    assert microseconds
+    heavy = {"torch", "gradio", "numpy", "huggingface_hub", "sqlite_utils", "pypdfium2", "engine", "storage"}
+    assert "app.commands" in imported
+    assert not imported & heavy
     for command_name in ("run", "ask", "chat", "doctor", "models", "settings", "library", "cache"):
         assert command_name in done.stdout
 
