@@ -25,7 +25,9 @@ def _markup(elem_id: str) -> gr.Markdown:
 def build_page(chat: Chat) -> gr.Blocks:
     with gr.Blocks(title=text("app.name"), analytics_enabled=False, fill_width=True, fill_height=True) as page:
         parts: dict[str, Any] = {"conversation": gr.State(""), "follow": gr.State(0)}
-        parts["action"] = gr.Textbox(elem_id="ub-action", visible="hidden", show_label=False, container=False)
+        parts["action"] = gr.Textbox(
+            elem_id="ub-action", visible="hidden", show_label=False, container=False, max_lines=1
+        )
         with gr.Row(elem_id="ub-shell"):
             with gr.Column(elem_id="ub-side", scale=0, min_width=0):
                 gr.Markdown(f"<div class='ub-brand'>{text('app.name')}</div>", elem_classes="ub-markup")
@@ -109,10 +111,10 @@ def _wire(
         **leads,
     )
     attach.upload(named(chat.add_files), [conversation, attach, search], trigger_mode="multiple", **leads)
-    parts["action"].input(
+    parts["action"].submit(
         named(chat.act), [parts["action"], conversation, parts["reading"], search], trigger_mode="multiple", **leads
     )
-    search.input(named(chat.search), [conversation, search], [parts["side"]], trigger_mode="always_last", **quiet)
+    search.change(named(chat.search), [conversation, search], [parts["side"]], trigger_mode="always_last", **quiet)
     parts["stop"].click(chat.stop, [conversation], None, queue=False, **quiet)
     parts["reading"].change(
         lambda reading: gr.update(visible=reading == "whole"), parts["reading"], parts["pages"], queue=False, **quiet

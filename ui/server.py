@@ -74,7 +74,7 @@ def serve(backend: Backend, host: str = "127.0.0.1", port: int = 0, open_browser
     port = listening.getsockname()[1]
     temp = backend.temp_dir
     _empty(temp)
-    _prepare_environment(temp)
+    prepare_environment(temp)
 
     import uvicorn
 
@@ -137,7 +137,7 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
     )
 
 
-def _prepare_environment(temp: Path) -> None:
+def prepare_environment(temp: Path) -> None:
     """Gradio reads these at import or later: nothing of them may come from the user's shell."""
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]

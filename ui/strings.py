@@ -126,7 +126,6 @@ TEXTS: dict[str, str] = {
     "status.context": "Context",
     "status.context_of": "{used} of {total} tokens",
     "status.context_over": "{used} of {total} tokens: too long",
-    "status.model_missing": "no model",
 }
 
 

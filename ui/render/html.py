@@ -14,12 +14,17 @@ import re
 import unicodedata
 
 # What changes how neighbouring text is read: control characters, and the marks that reverse or hide it.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
+
+
+def visible(value: str) -> str:
+    """Without control characters and without marks that turn the direction of the text around them."""
+    return _UNSEEN.sub("", value.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def escape(value: object) -> str:
     """Text for any place between tags or in a double-quoted attribute."""
-    return html.escape(_UNSEEN.sub("", str(value)), quote=True)
+    return html.escape(visible(str(value)), quote=True)
 
 
 def one_line(markup: str) -> str:
@@ -52,7 +57,7 @@ def shorten(value: str, length: int) -> str:
         return flat
     cut = flat[: length - 1]
     space = cut.rfind(" ")
-    return (cut[:space] if space > length * 0.6 else cut).rstrip() + "…"
+    return (cut[:space] if space > length * 0.5 else cut).rstrip() + "…"
 
 
 def number(value: int) -> str:

@@ -13,19 +13,19 @@ from urllib.parse import urlsplit
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ui.render.html import escape
+from ui.render.html import escape, visible
 from ui.strings import text
 
 MAX_NESTING = 30
 
 
 def allowed_link(url: str) -> bool:
-    """http and https with a host name, and nothing else: no javascript:, file:, smb:, data:, no relative path."""
+    """http and https with a host name, and nothing else: no javascript:, file:, smb:, data:, no relative path, and nothing before an @."""
     if any(ord(character) < 33 or character == "\\" for character in url):
         return False
     try:
         parts = urlsplit(url)
-        return parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+        return parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
     except ValueError:
         return False
 
@@ -38,12 +38,16 @@ def _image(tokens: Sequence[Token], index: int, *_: Any) -> str:
 
 def _link_open(tokens: Sequence[Token], index: int, *_: Any) -> str:
     target = str(tokens[index].attrGet("href") or "")
+    if not allowed_link(target):  # the parser lets an empty one through
+        return "<span>"
     return f'<a href="{escape(target)}" title="{escape(target)}" target="_blank" rel="noopener noreferrer nofollow">'
 
 
 def _link_close(tokens: Sequence[Token], index: int, *_: Any) -> str:
     opening = next(i for i in range(index, -1, -1) if tokens[i].type == "link_open")
     target = str(tokens[opening].attrGet("href") or "")
+    if not allowed_link(target):
+        return "</span>"
     label = "".join(token.content for token in tokens[opening + 1 : index])
     return "</a>" if label == target else f'</a> <span class="ub-target">({escape(target)})</span>'
 
@@ -62,4 +66,4 @@ _PARSER = _build()
 
 
 def render_markdown(source: str) -> str:
-    return _PARSER.render(source.replace("\x00", ""))
+    return _PARSER.render(visible(source))

@@ -13,7 +13,10 @@
     const set = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value").set;
     set.call(box, JSON.stringify({ action, value, typed, n: ++sent }));
     box.dispatchEvent(new Event("input", { bubbles: true }));
+    // Gradio submits a one-line box on Enter.
+    box.dispatchEvent(new KeyboardEvent("keypress", { key: "Enter", bubbles: true, cancelable: true }));
   }
+  const shell = () => find("#ub-shell") || document.body;
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button.ub-act");
@@ -22,19 +25,19 @@
         const answer = find(".ub-text", button.closest(".ub-message"));
         return answer && navigator.clipboard.writeText(answer.innerText);
       }
-      if (button.name === "menu") return document.body.classList.toggle("ub-side-shown");
+      if (button.name === "menu") return shell().classList.toggle("ub-side-shown");
       const input = button.classList.contains("ub-take-input") && find("input", button.closest(".ub-form"));
       if (input && !input.value.trim()) return input.focus();
       send(button.name, button.value, input ? input.value : "");
       if (input && input.type === "password") input.value = "";
-      if (button.name === "open") document.body.classList.remove("ub-side-shown");
+      if (button.name === "open") shell().classList.remove("ub-side-shown");
     } else if (event.target.closest("#ub-new")) {
-      document.body.classList.remove("ub-side-shown");
+      shell().classList.remove("ub-side-shown");
     } else if (event.target.closest("#ub-theme")) {
       const dark = document.body.classList.toggle("dark");
       localStorage.setItem(THEME, dark ? "dark" : "light");
-    } else if (narrow.matches && document.body.classList.contains("ub-side-shown") && !event.target.closest("#ub-side")) {
-      document.body.classList.remove("ub-side-shown");
+    } else if (narrow.matches && shell().classList.contains("ub-side-shown") && !event.target.closest("#ub-side")) {
+      shell().classList.remove("ub-side-shown");
     }
   });
 
@@ -52,7 +55,7 @@
   // Files may be dropped anywhere; Gradio's own upload button takes them from there.
   let depth = 0;
   const carriesFiles = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
-  const dropping = (on) => document.body.classList.toggle("ub-dropping", on);
+  const dropping = (on) => shell().classList.toggle("ub-dropping", on);
   document.addEventListener("dragenter", (event) => carriesFiles(event) && (depth++, dropping(true)), true);
   document.addEventListener("dragleave", (event) => carriesFiles(event) && --depth <= 0 && ((depth = 0), dropping(false)), true);
   document.addEventListener("dragover", (event) => carriesFiles(event) && event.preventDefault(), true);
