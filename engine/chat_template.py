@@ -5,24 +5,20 @@ after a time and an output size. The same messages and variables always render t
 """
 
 import datetime
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
 from engine.errors import ChatTemplateError
+from engine.template_sandbox import HINT, Sandbox
 
 TIME_LIMIT_S = 5.0
 SOURCE_LIMIT = 1 << 20
 TEXT_LIMIT = 1 << 20
-HINT = "Choose another model, or another conversion of this one."
 
 
 class ChatTemplate:
@@ -37,8 +33,8 @@ class ChatTemplate:
         self.source = source
         self.special_tokens = dict(special_tokens)
         try:
-            self._template = _Sandbox().from_string(source)
-        except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
+            self._template = Sandbox().from_string(source)
+        except (TemplateError, RecursionError, SyntaxError, ValueError, OverflowError) as error:
             raise ChatTemplateError(f"The model's chat template is broken ({_short(error)}).", HINT) from error
 
     def render(
@@ -47,8 +43,9 @@ class ChatTemplate:
         """The prompt's text. `messages`: {"role", "content", ...}, in order.
 
         `variables` are the template's further variables (tools, enable_thinking, ...). "now" among them, a date, a
-        datetime or its ISO text, is what the template's `strftime_now` tells; without it that function is refused,
-        so that no prompt depends on the clock (or give a function "strftime_now" of your own). ChatTemplateError where the template refuses or fails.
+        datetime or its ISO text, is what the template's `strftime_now` tells (or give a function "strftime_now");
+        without it that function is refused, so that no prompt depends on the clock.
+        ChatTemplateError where the template refuses or fails.
         """
         context = {
             **self.special_tokens,
@@ -67,51 +64,6 @@ class ChatTemplate:
             raise ChatTemplateError("The model's chat template calls itself without end.", HINT) from error
         except Exception as error:  # a template can raise anything that Python raises
             raise ChatTemplateError(f"The model's chat template failed ({_short(error)}).", HINT) from error
-
-
-class _GenerationBlock(Extension):
-    """Some templates mark the assistant's words with {% generation %} for training; it renders as its body."""
-
-    tags = {"generation"}  # noqa: RUF012  # jinja2 reads this name
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja as Hugging Face templates expect it; operators that could make huge values are checked."""
-
-    intercepted_binops = frozenset({"*", "**", "%"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
-        self.filters["tojson"] = _to_json
-        for name in ("center", "lipsum"):
-            self.filters.pop(name, None)
-            self.globals.pop(name, None)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (abs(left) <= 1 << 32 and abs(right) <= 64):
-            raise ChatTemplateError("The model's chat template computes a huge number.", HINT)
-        if operator == "*":
-            for value, count in ((left, right), (right, left)):
-                if isinstance(value, (str, list, tuple)) and isinstance(count, int) and len(value) * count > TEXT_LIMIT:
-                    raise ChatTemplateError("The model's chat template makes a huge text.", HINT)
-        if operator == "%" and isinstance(left, str):
-            raise ChatTemplateError("The model's chat template formats text with %, which is switched off.", HINT)
-        return super().call_binop(context, operator, left, right)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON; Jinja's own filter would escape it for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _clock(now: Any) -> Callable[[str], str]:
