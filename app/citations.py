@@ -135,21 +135,26 @@ _index = lru_cache(maxsize=2)(_PageIndex)  # a chat asks about the same pages ag
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """A sentence, or a line of a long table, of a page."""
+    """A sentence of a page, or a line of a table."""
 
     start: int
     end: int
     terms: frozenset[str]
 
 
+_ENDED = re.compile(r"[.!?…:。！？][\"'”’»)\]」』）]*$")
+
+
 def _passages(text: str) -> list[_Passage]:
     spans: list[tuple[int, int]] = []
     for start, end in sentences(text):
-        if end - start <= PASSAGE_CHARACTERS:
+        block = text[start:end]
+        is_table = block.count("\n") >= 2 and not _ENDED.search(block)
+        if len(block) <= PASSAGE_CHARACTERS and not is_table:
             spans.append((start, end))
             continue
         place = start
-        for line in text[start:end].split("\n"):
+        for line in block.split("\n"):
             if line.strip():
                 spans.append((place, place + len(line)))
             place += len(line) + 1

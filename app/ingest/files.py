@@ -8,7 +8,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ OCR_HINT = "Make its text readable first, for example with `ocrmypdf in.pdf out.
 
 def extractor(kind: str) -> str:
     """Name and version of what shapes the text of this kind; a change of it means that documents are read anew."""
+    from importlib.metadata import version  # here, since it is slow to load and the children do not need it
+
     if kind == "pdf":
         return f"pdf 1 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')})"
     if kind == "folder":

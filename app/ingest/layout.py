@@ -20,6 +20,7 @@ EDGE_LINES = 2  # and are at most so many
 RUNNING_SHARE = 0.4  # a running line repeats on so many of the pages with text
 RUNNING_PAGES = 3  # and on at least so many
 GARBLED_SHARE = 0.03
+FEW_STEPS = 4
 PARAGRAPH_STEP = 1.35  # so many usual line steps begin a new paragraph
 
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
@@ -34,10 +35,15 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class RawLine:
-    """One line as the reader gave it. top, bottom: shares of the page's height from its upper edge, None if unknown."""
+    """One line as the reader gave it, with shares of the page's height from its upper edge (None if unknown).
+
+    top, foot: upper and lower edge of its first character; bottom: lower edge of its last one. They differ by more than
+    a line where pdfium has joined lines at a hyphen.
+    """
 
     text: str
     top: float | None = None
+    foot: float | None = None
     bottom: float | None = None
 
 
@@ -120,6 +126,9 @@ def _body(page: RawPage, running: frozenset[tuple[str, int]]) -> str:
     lines = [line for place, line in enumerate(page.lines) if place not in left_out]
     steps = [step for above, below in pairwise(lines) if (step := _step(above, below)) > 0]
     usual = median(steps) if steps else 0.0
+    if len(steps) < FEW_STEPS:  # too few to tell what is usual: what the size of the letters allows
+        heights = [line.foot - line.top for line in lines if line.top is not None and line.foot is not None]
+        usual = min(usual, 1.3 * max(heights, default=usual))
     parts = [line.text for line in lines[:1]]
     for above, below in pairwise(lines):
         parts.append("\n\n" if usual and _step(above, below) > PARAGRAPH_STEP * usual else "\n")
@@ -129,7 +138,7 @@ def _body(page: RawPage, running: frozenset[tuple[str, int]]) -> str:
 
 def _step(above: RawLine, below: RawLine) -> float:
     """From the foot of one line to that of the next, 0.0 if unknown; negative where a new column begins."""
-    return 0.0 if above.bottom is None or below.bottom is None else below.bottom - above.bottom
+    return 0.0 if above.bottom is None or below.foot is None else below.foot - above.bottom
 
 
 def _edge_keys(page: RawPage) -> list[tuple[int, list[tuple[str, int]]]]:

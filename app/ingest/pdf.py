@@ -157,16 +157,29 @@ def _lines(page: pypdfium2.PdfPage) -> tuple[RawLine, ...]:
         textpage.close()
 
 
-def _extent(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, start: int, line: str) -> tuple[float, float]:
-    """Upper and lower edge of a line as shares of the page's height, after the page's rotation."""
+def _extent(
+    page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, start: int, line: str
+) -> tuple[float, float, float]:
+    """(top, foot, bottom) of RawLine, on the page as it is seen after its rotation."""
     first = start + len(line) - len(line.lstrip())
     last = start + len(line.rstrip()) - 1
-    boxes = [textpage.get_charbox(place, loose=True) for place in {first, last}]
     left, low, right, high = page.get_bbox()
     width, height = max(right - left, 1e-6), max(high - low, 1e-6)
-    x0, x1 = (min(b[0] for b in boxes) - left) / width, (max(b[2] for b in boxes) - left) / width
-    y0, y1 = (min(b[1] for b in boxes) - low) / height, (max(b[3] for b in boxes) - low) / height
-    return {0: (1 - y1, 1 - y0), 90: (x0, x1), 180: (y0, y1), 270: (1 - x1, 1 - x0)}[page.get_rotation()]
+
+    def upper_and_lower(place: int) -> tuple[float, float]:
+        x0, y0, x1, y1 = textpage.get_charbox(place, loose=True)
+        match page.get_rotation():
+            case 90:
+                return (x0 - left) / width, (x1 - left) / width
+            case 180:
+                return (y0 - low) / height, (y1 - low) / height
+            case 270:
+                return (right - x1) / width, (right - x0) / width
+            case _:
+                return (high - y1) / height, (high - y0) / height
+
+    top, foot = upper_and_lower(first)
+    return top, foot, upper_and_lower(last)[1]
 
 
 def _outline(document: pypdfium2.PdfDocument) -> Iterator[dict[str, Any]]:

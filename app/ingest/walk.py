@@ -14,12 +14,13 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-import pathspec
+from typing import TYPE_CHECKING, Any
 
 from app.ingest import kinds, textfile
 from app.ingest.extracted import Limits
+
+if TYPE_CHECKING:
+    import pathspec
 
 DEPTH = 64
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -28,7 +29,7 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _REPARSE_POINT = 0x400  # Windows: links and junctions
 
 Message = dict[str, Any]
-Ignore = tuple[str, pathspec.GitIgnoreSpec]  # (folder of the .gitignore with a trailing "/", its patterns)
+Ignore = tuple[str, "pathspec.GitIgnoreSpec"]  # (folder of the .gitignore with a trailing "/", its patterns)
 
 
 class NotInside(Exception):
@@ -182,6 +183,8 @@ def _reason_to_skip(path: str, name: str, info: os.stat_result, ignores: tuple[I
 
 
 def _gitignore(root: Path, folder: str) -> tuple[Ignore, ...]:
+    import pathspec  # here, since only folders need it and each child starts anew
+
     try:
         fd = open_inside(root, folder + ".gitignore")
     except NotInside:
