@@ -16,7 +16,7 @@ from console import folder_bytes, say, size_text, time_text
 from environment import Environment, Stamp
 from machine import Machine, look
 from packages import STARTER_NAME, InstallError, Packages, free_bytes, is_writable
-from torch_build import VARIABLE, Choice, NoBuildError, choose, family_of, wanted
+from torch_build import CONFIGURED, VARIABLE, Choice, NoBuildError, choose, family_of, wanted
 
 CHECK = """
 import importlib.metadata as metadata, torch, app.cli
@@ -87,7 +87,7 @@ def _work(
         extras |= {"gpu"}
 
     done_by_uv = False
-    if packages.uv:
+    if packages.uv and override != CONFIGURED:
         backend = "auto" if override in ("", "auto") and (want.uses_gpu or machine.gpu is None) else want.families[0]
         say(f"[2/5] PyTorch and the app, by uv ({want.reason})")
         done_by_uv = packages.install_with_uv(sorted(extras), backend, upgrade)

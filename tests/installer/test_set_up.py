@@ -112,7 +112,7 @@ def test_a_kill_at_any_stage_is_repaired_by_running_again(project: Project, stag
     assert project.installer("run").splitlines() == ["started with run --no-browser"]
 
 
-def test_stopping_by_hand_is_one_sentence_and_repaired_too(project: Project) -> None:
+def test_stopping_by_hand_is_one_sentence_and_leaves_the_mark(project: Project) -> None:
     process = project.start("setup")
     assert process.stdout is not None
     for line in process.stdout:
@@ -123,8 +123,8 @@ def test_stopping_by_hand_is_one_sentence_and_repaired_too(project: Project) -> 
     assert process.wait() == 130
     assert "Type the same command again" in rest
     assert "Traceback" not in rest
-    project.installer("setup")
-    assert project.app_says() == "started with x\n"
+    assert project.place.stamp() is None
+    assert project.place.unfinished.exists()
 
 
 def test_two_set_ups_at_once_make_one_environment(project: Project) -> None:
