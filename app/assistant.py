@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from app.citations import attribute
+from app.citations import PageSource, attribute
 from app.documents import document_texts
 from app.errors import DoesNotFit, WrongUse, as_app_error
 from app.history import past_turns, title_of
@@ -299,13 +299,13 @@ class _Turn:
         for passage in plan.passages:
             wanted.setdefault(passage.document_id, set()).add(passage.page)
         pages = [
-            Passage(document.id, document.name, row.index, row.label, row.text, 0.0)
+            PageSource(document.id, document.name, row.index, row.label, row.text)
             for document in self.app.library.documents(self.conversation_id)
             if document.id in wanted
             for row in self.app.library.pages(document.id)
             if row.index in wanted[document.id]
         ]
-        return tuple(attribute(shown, pages)) if shown and pages else ()
+        return tuple(attribute(shown, pages, self.question.text)) if shown and pages else ()
 
     def _stats(self, stats: GenerationStats) -> TurnStats:
         app = self.app

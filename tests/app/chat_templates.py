@@ -10,7 +10,8 @@ CHATML = """\
 
 LLAMA3_DATE = """\
 {{- bos_token }}
-{%- if strftime_now is defined %}{% set today = strftime_now("%d %b %Y") %}{% else %}{% set today = date_string %}{% endif %}
+{%- if strftime_now is defined %}{% set today = strftime_now("%d %b %Y") %}
+{%- else %}{% set today = date_string %}{% endif %}
 {%- if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] | trim %}{% set rest = messages[1:] %}
 {%- else %}{% set system = '' %}{% set rest = messages %}{% endif %}
 {{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday: " + today + "\\n\\n" + system + "<|eot_id|>" }}
@@ -36,7 +37,7 @@ QWEN3_THINKING = """\
 {%- endif %}"""
 
 # Leaves the thinking block open at the beginning of every answer.
-ALWAYS_THINKING = CHATML.replace("'<|im_start|>assistant\\n' }}{% endif -%}", "'<|im_start|>assistant\\n<think>\\n' }}{% endif -%}")
+ALWAYS_THINKING = CHATML.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
 
 # The system text goes before the LAST user message, so that a plain rendering changes earlier tokens at every turn.
 MISTRAL_INST = """\
@@ -55,7 +56,8 @@ GEMMA_NO_SYSTEM = """\
 {{- bos_token }}
 {%- if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
 {%- for m in messages %}
-{{- '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}
+{%- set role = 'model' if m['role'] == 'assistant' else m['role'] %}
+{{- '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
 
@@ -68,10 +70,10 @@ TEMPLATES = {
     "gemma-no-system": GEMMA_NO_SYSTEM,
 }
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-CONTROL = (
-    "<s> </s> <|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> [INST] [/INST]"
-    " <start_of_turn> <end_of_turn>"
-).split()
+CONTROL = [
+    *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    *("[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"),
+]
 
 
 class ByteEncoder:

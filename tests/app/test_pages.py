@@ -28,7 +28,7 @@ def test_nonsense_is_refused(text: str) -> None:
 
 
 def test_a_page_that_is_not_there_is_named() -> None:
-    with pytest.raises(WrongUse, match="Page 12 .* 9 pages"):
+    with pytest.raises(WrongUse, match=r"Page 12 .* 9 pages"):
         PageChoice.parse("1-12").pages("any", 9)
 
 
