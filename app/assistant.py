@@ -191,7 +191,7 @@ class _Turn:
     def _plan(self, face: ModelFace, writer: PromptWriter, context: int) -> Plan:
         library, id = self.app.library, self.conversation_id
         resolve = self.app.document_tokens().resolve
-        past = past_turns(library.messages(id), self.question, face.fingerprint, resolve)
+        past = past_turns(library.messages(id), self.question, face.fingerprint, resolve, self.document_ids)
         room = Room(context, self._answer_room(), self.app.model.parameters)
         planner = Planner(writer, face.fingerprint, room, past)
         text = self.question.text
@@ -321,7 +321,7 @@ class _Turn:
             finish_reason=stats.finish_reason,
             kv_pages_read_share=stats.kv_pages_read_share,
             peak_memory_bytes=stats.peak_memory_bytes,
-            profile=app.profile,
+            profile=engine.profile.name,
             model=app.model.name,
             kv_format=engine.kv_format,
             mode=app.settings.mode,

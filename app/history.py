@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from app.ledger import PastTurn, Resolve, read_record, unpack_ids
@@ -18,8 +18,13 @@ def visible(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages if not message.details.get("replaced")]
 
 
-def past_turns(messages: Sequence[Message], before: Message, model: str, resolve: Resolve) -> list[PastTurn]:
-    """The answered questions before message `before`, oldest first; failed, empty and replaced answers are left out."""
+def past_turns(
+    messages: Sequence[Message], before: Message, model: str, resolve: Resolve, attached: Collection[str]
+) -> list[PastTurn]:
+    """The answered questions before message `before`, oldest first; failed, empty and replaced answers are left out.
+
+    A turn that read a document which is no longer attached has no record: the prompt is made anew without its text.
+    """
     questions = {message.id: message for message in messages if message.role == "user" and message.index < before.index}
     answers: dict[str, Message] = {}
     for message in visible(messages):
@@ -32,7 +37,9 @@ def past_turns(messages: Sequence[Message], before: Message, model: str, resolve
         if answer is None:
             continue
         stored = question.details.get("prompt")
-        record = read_record(stored, resolve) if stored and stored["model"] == model else None
+        record = None
+        if stored and stored["model"] == model and _documents_of(question, answer) <= set(attached):
+            record = read_record(stored, resolve)
         ids = answer.details.get("answer_ids")
         turns.append(
             PastTurn(
@@ -40,6 +47,13 @@ def past_turns(messages: Sequence[Message], before: Message, model: str, resolve
             )
         )
     return turns
+
+
+def _documents_of(question: Message, answer: Message) -> set[str]:
+    """Documents that the turn's prompt took text from."""
+    parts = question.details["prompt"]["parts"]
+    passages = answer.details.get("passages", ())
+    return {part["document"] for part in parts if "document" in part} | {p["document_id"] for p in passages}
 
 
 def title_of(question: str) -> str:

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from engine import Engine
 
 
+LOADING_STEPS = {
+    "open": ("Opening the model", 0.0, 0.02),
+    "weights": ("Reading the weights", 0.02, 0.6),
+    "packing": ("Packing the weights", 0.6, 1.0),
+    "ready": ("Ready", 1.0, 1.0),
+}
+"""The engine's loading steps: what is shown, and from where to where each one moves the bar."""
+
+
 @dataclass(slots=True)
 class App:
     """Everything that a screen or a command needs. Use open() and close(), or `with App.open(settings) as app`."""
@@ -36,7 +45,6 @@ class App:
     models: Models
     model: ModelInfo
     lock: DataFolderLock | None
-    profile: str = "cpu"
     _face: ModelFace | None = None
     _document_tokens: DocumentTokens | None = None
     _face_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -95,6 +103,12 @@ class App:
                 self._document_tokens.forget(document_id)
 
     @property
+    def profile(self) -> str:
+        """The engine's profile; before it is loaded the one that this version uses everywhere."""
+        engine = self.engine_service.engine
+        return engine.profile.name if engine is not None else "cpu"
+
+    @property
     def context(self) -> int:
         """Tokens of prompt and answer together: what the loaded engine offers, before that what the model promises."""
         engine = self.engine_service.engine
@@ -136,8 +150,13 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
             prefill_chunk=settings.prefill_chunk,
             threads=settings.threads,
         )
+
+        def report(step: str, share: float) -> None:
+            text, first, last = LOADING_STEPS.get(step, (step, 0.0, 1.0))
+            progress(text, first + (last - first) * share)
+
         try:
-            return Engine.load(config, progress)
+            return Engine.load(config, report)
         except Exception as error:
             raise as_app_error(error) from error
 

@@ -240,6 +240,21 @@ def test_removing_a_document_leaves_no_text_of_it(app: App, tmp_path: Path) -> N
     assert done(assistant.ask(app, conversation, "Still there?", sampling=SHORT)).reading == "none"
 
 
+def test_a_detached_document_leaves_the_prompt(app: App, facts_pdf: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("The ferry leaves at noon.\n")
+    conversation = conversation_with(app, facts_pdf, other)
+    both = done(assistant.ask(app, conversation, "When does it leave?", reading="whole", sampling=SHORT))
+    app.library.detach(conversation, next(d.id for d in app.library.documents(conversation) if d.name == "other.txt"))
+    one = done(assistant.ask(app, conversation, "And now?", reading="whole", sampling=SHORT))
+    assert both.stats is not None
+    assert one.stats is not None
+    question = [message for message in app.library.messages(conversation) if message.role == "user"][-1]
+    assert question.details["prompt"]["start"]
+    read = [part["document"] for part in question.details["prompt"]["parts"] if "document" in part]
+    assert read == [d.id for d in app.library.documents(conversation)]
+
+
 def test_a_bad_file_does_not_stop_the_others(app: App, facts_pdf: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.pdf"
     cut.write_bytes(b"%PDF-1.4\n%cut")
