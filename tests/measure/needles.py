@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--kv-format", default="bf16")
     parser.add_argument("--decode-weights", default="auto")
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--peer-device", default="cpu")
     args = parser.parse_args()
 
     from engine import Engine, EngineConfig, RopeScaling, Sampling
@@ -70,7 +71,7 @@ def main() -> None:
         decode_weights=args.decode_weights,
     )
     engine = Engine.load(config)
-    peer = load_peer(args.model, args.base_times) if args.peer else None
+    peer = load_peer(args.model, args.base_times, args.peer_device) if args.peer else None
     essay = args.text.read_text()
     rows = []
     for length in lengths:
@@ -106,7 +107,7 @@ def main() -> None:
     )
 
 
-def load_peer(path: Path, base_times: float):
+def load_peer(path: Path, base_times: float, device: str):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -115,11 +116,15 @@ def load_peer(path: Path, base_times: float):
     config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"] * base_times}
     rotary = type(model.model.rotary_emb)(config)
     model.model.rotary_emb = rotary
+    model.to(device)
 
     def generate(ids: list[int]) -> list[int]:
         with torch.inference_mode():
             out = model.generate(
-                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=24, do_sample=False
+                torch.tensor([ids], device=device),
+                attention_mask=torch.ones(1, len(ids), device=device),
+                max_new_tokens=24,
+                do_sample=False,
             )
         return out[0, len(ids) :].tolist()
 
