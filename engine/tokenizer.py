@@ -34,7 +34,11 @@ END_OF_TURN = {
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "▁"
 SLICE = 1 << 18
-WORD_START = re.compile(r"(?<=\S)(?= [A-Za-z])|(?<=\n)(?=[^\W\d_])")
+# Where a long text may be cut, with texts and places that show whether a tokenizer splits there.
+CUTS = (
+    (r"(?<=[^\s▁])(?= [A-Za-z])", (("word word", 4), ("word, word", 5), ("12 word", 2))),
+    (r"(?<=\n)(?=[^\W\d_])", (("x\nword", 2), (".\n\nword", 3))),
+)
 
 
 def _byte_characters() -> dict[int, int]:
@@ -70,7 +74,7 @@ class Tokenizer:
         control |= {token["content"]: token["id"] for token in added if token["id"] in hidden}
         self._skeleton = _build(_without_side_effects(spec), source.name)
         self._contents = _build(_contents_spec(spec, set(control)), source.name)
-        self._sliced = _splits_at_words(self._contents)
+        self._cuts = _safe_cuts(self._contents)
         vocabulary = self._skeleton.get_vocab(with_added_tokens=True)
         for id in hidden - set(control.values()):
             control |= {text: other for text, other in vocabulary.items() if other == id}
@@ -93,10 +97,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of contents, without any control token, leading space or begin-of-text of the tokenizer's own making.
 
-        `decode(encode(text)) == text`, unless the model's own tokenizer normalizes text (Qwen: NFC).
+        `decode(encode(text)) == text`, unless the model's own tokenizer changes text (Qwen: NFC; SentencePiece: "▁").
         """
-        if len(text) > SLICE and self._sliced:
-            ids = [id for part in _slices(text) for id in _ids(self._contents, part)]
+        if len(text) > SLICE and self._cuts is not None:
+            ids = [id for part in _slices(text, self._cuts) for id in _ids(self._contents, part)]
         else:
             ids = _ids(self._contents, text)
         if not self._forbidden.isdisjoint(ids):
@@ -164,28 +168,28 @@ def _ids(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
     return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
-def _slices(text: str) -> Iterator[str]:
+def _slices(text: str, cuts: re.Pattern[str]) -> Iterator[str]:
     """Parts of a long text, cut where a new word begins, since the library needs some 300 bytes a character."""
     start = 0
-    while len(text) - start > SLICE and (cut := WORD_START.search(text, start + SLICE)):
+    while len(text) - start > SLICE and (cut := cuts.search(text, start + SLICE)):
         yield text[start : cut.start()]
         start = cut.start()
     yield text[start:]
 
 
-def _splits_at_words(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Whether no token of this tokenizer reaches over a `WORD_START`, so that parts can be encoded apart."""
+def _safe_cuts(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:
+    """The places over which no token of this tokenizer reaches, so that the parts can be encoded apart."""
     words = tokenizer.pre_tokenizer
-    if words is None or any(
-        " " in t.content or "\n" in t.content for t in tokenizer.get_added_tokens_decoder().values()
-    ):
-        return False
-    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-    pieces = words.pre_tokenize_str
-    return all(
-        any(span[1] == cut for _, span in pieces(normalize(text)))
-        for text, cut in (("word word", 4), ("word, word", 5), ("12 word", 2), ("x\nword", 2), (".\n\nword", 3))
-    )
+    added = tokenizer.get_added_tokens_decoder().values()
+    if words is None or any(" " in token.content or "\n" in token.content for token in added):
+        return None
+
+    def splits(text: str, place: int) -> bool:
+        normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+        return any(span[1] == place for _, span in words.pre_tokenize_str(normal))
+
+    safe = [pattern for pattern, shown in CUTS if all(splits(text, place) for text, place in shown)]
+    return re.compile("|".join(safe)) if safe else None
 
 
 def _check(spec: dict[str, Any], name: str) -> None:
@@ -209,7 +213,9 @@ def _check(spec: dict[str, Any], name: str) -> None:
 
 def _without_side_effects(spec: dict[str, Any]) -> dict[str, Any]:
     """Without a stored truncation, padding, begin-of-text or random dropout: nothing is cut or added unasked."""
-    model = {**spec["model"], "dropout": None}
+    # The library numbers added tokens anew unless the vocabulary holds them; so their ids stay those of the file.
+    added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+    model = {**spec["model"], "dropout": None, "vocab": spec["model"]["vocab"] | added}
     return {**spec, "truncation": None, "padding": None, "post_processor": None, "model": model}
 
 
@@ -218,9 +224,9 @@ def _contents_spec(spec: dict[str, Any], control: set[str]) -> dict[str, Any]:
     model = spec["model"]
     kept = {text: id for text, id in model["vocab"].items() if text not in control or text == model.get("unk_token")}
     merges = [pair for pair in model["merges"] if "".join(_pair(pair)) not in control]
-    contents = _without_side_effects(spec)
-    contents["added_tokens"] = [token for token in spec["added_tokens"] if token["content"] not in control]
-    contents["model"] |= {"vocab": kept, "merges": merges}
+    plain = [token for token in spec["added_tokens"] if token["content"] not in control]
+    model = {**model, "vocab": kept, "merges": merges}
+    contents = _without_side_effects({**spec, "added_tokens": plain, "model": model})
     contents["normalizer"] = _unprefixed(spec.get("normalizer"))
     contents["pre_tokenizer"] = _unprefixed(spec.get("pre_tokenizer"))
     if contents["pre_tokenizer"] is None and not any(SPACE in text.lstrip(SPACE) for text in kept):

@@ -65,12 +65,15 @@ def train_spm_bpe() -> tokenizers.Tokenizer:
     tokenizer.decoder = decoders.Sequence(  # type: ignore[assignment]
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
+    # As SentencePiece does, pieces are learned within words; the finished tokenizer has no splitting step.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # type: ignore[assignment]
     specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=specials, show_progress=False)
     tokenizer.train_from_iterator(TEXT[:3] + TEXT[4:5], trainer)
     # The byte pieces are ordinary vocabulary, not special tokens: rebuild with only the three control tokens added.
     trained = json.loads(tokenizer.to_str())
     trained["added_tokens"] = trained["added_tokens"][:3]
+    trained["pre_tokenizer"] = None
     return tokenizers.Tokenizer.from_str(json.dumps(trained))
 
 
