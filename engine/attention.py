@@ -6,7 +6,7 @@ import torch
 
 from engine.cache import KvCache, Sequence
 from engine.model import Attend
-from kernels.decode_attention import decode_attention
+from kernels.decode_attention import SEGMENT, decode_attention, segments_are_independent
 from kernels.kv_codec import hadamard
 from kernels.prefill_attention import prefill_attention
 
@@ -16,7 +16,8 @@ def prefill_attend(
 ) -> Attend:
     """Attention of the next `tokens` tokens to the past and causally to themselves, computed in `dtype`."""
     slots = cache.new_slots(sequence, tokens)
-    view = cache.view(sequence, sequence.length + tokens, dtype)
+    length = sequence.length + tokens
+    view = cache.view(sequence, length, length, dtype)
     scale = cache.model.head_dim**-0.5
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -31,7 +32,8 @@ def prefill_attend(
 def decode_attend(cache: KvCache, sequence: Sequence, poll: Callable[[], None]) -> tuple[Attend, int]:
     """Attention of the next token to everything; also the number of KV pages that it reads in each layer."""
     slots = cache.new_slots(sequence, 1)
-    view = cache.view(sequence, sequence.length + 1)
+    length = sequence.length + 1
+    view = cache.view(sequence, length, SEGMENT if _layout_is_free(cache) else length)
     scale = cache.model.head_dim**-0.5
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -41,3 +43,11 @@ def decode_attend(cache: KvCache, sequence: Sequence, poll: Callable[[], None]) 
         return (hadamard(out) if cache.packs else out)[None]
 
     return attend, view.pages
+
+
+def _layout_is_free(cache: KvCache) -> bool:
+    """Whether decode attention gives the same bits when its pieces are cut where pages stop being neighbours."""
+    model = cache.model
+    return cache.device.type == "cpu" and segments_are_independent(
+        model.kv_heads, model.heads // model.kv_heads, model.head_dim, cache.dtype, torch.get_num_threads()
+    )

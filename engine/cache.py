@@ -23,7 +23,6 @@ from kernels.kv_codec import PackedKeys, PackedValues, hadamard, pack_keys, pack
 PAGE = 64
 EXACT_RECENT = 128  # tokens that k8v4 never packs at the end of a sequence
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "k8v4": torch.bfloat16}
-GATHER_FROM_RUNS = 6  # so many runs are copied into one tensor instead of being attended to one by one
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -198,9 +197,9 @@ class KvCache:
         found = runs(sequence.table, PAGE, sequence.length, sequence.length + tokens)
         return [(slot, count) for _, slot, count in found]
 
-    def view(self, sequence: Sequence, length: int, dtype: torch.dtype | None = None) -> "View":
-        """How to read the first `length` tokens. With `dtype`: as one tensor of that type."""
-        return View(self, sequence, length, dtype)
+    def view(self, sequence: Sequence, length: int, piece: int, dtype: torch.dtype | None = None) -> "View":
+        """How to read the first `length` tokens, in pieces as `dtype`; None: float32 if any is packed, else as kept."""
+        return View(self, sequence, length, piece, dtype or (torch.float32 if sequence.packed else self.dtype))
 
     def _pack_old(self, sequence: Sequence) -> None:
         """Pack every page but the sink that is complete and has at least 128 newer tokens behind it."""
@@ -226,17 +225,18 @@ class KvCache:
 
 
 class View:
-    """The keys and values of one sequence, layer by layer; made once for all layers of a step or chunk."""
+    """The keys and values of one sequence, layer by layer; made once for all layers of a step or chunk.
 
-    def __init__(self, cache: KvCache, sequence: Sequence, length: int, dtype: torch.dtype | None) -> None:
-        self.cache, self.length, self.dtype = cache, length, dtype
-        self.stretches = runs(sequence.table, PAGE, 0, length)
-        self.gather = (
-            dtype not in (None, cache.dtype)
-            or any(packed for packed, _, _ in self.stretches)
-            or len(self.stretches) > (1 if dtype else GATHER_FROM_RUNS)
-        )
-        self._workspace: KeysValues | None = None
+    Pieces are cut at multiples of `piece` tokens and read as views where their pages are neighbours, else copied.
+    """
+
+    def __init__(self, cache: KvCache, sequence: Sequence, length: int, piece: int, dtype: torch.dtype) -> None:
+        self.length, self.dtype = length, dtype
+        self._cache, self._table = cache, sequence.table
+        copies = dtype != cache.dtype or sequence.packed > 0
+        self._pieces = [(0, length, True)] if copies else self._cut(length, piece)
+        self._runs = {first: runs(self._table, PAGE, first, end) for first, end, _ in self._pieces}
+        self._workspace: dict[int, KeysValues] = {}
 
     @property
     def pages(self) -> int:
@@ -244,30 +244,54 @@ class View:
         return -(-self.length // PAGE)
 
     def read(self, layer: int) -> list[KeysValues]:
-        """(keys, values), each [kv_heads, n, d], that together hold all tokens in order; valid until the next read."""
-        if not self.gather:
-            keys, values = self.cache.keys[layer], self.cache.values[layer]
-            return [(keys[:, slot : slot + n], values[:, slot : slot + n]) for _, slot, n in self.stretches]
-        if self._workspace is None:
-            model = self.cache.model
-            dtype = self.dtype or (torch.float32 if self.cache.packs else self.cache.dtype)
-            shape = (model.kv_heads, self.length, model.head_dim)
-            make = lambda: torch.empty(shape, dtype=dtype, device=self.cache.device)  # noqa: E731
-            self._workspace = make(), make()
-        keys, values = self._workspace
+        """(keys, values), each [kv_heads, n, d], that together hold all tokens in order; valid until the next read.
+
+        Every piece but the last holds a multiple of `piece` tokens.
+        """
+        return [
+            self._copy(layer, first, end) if copied else self._read_exact(layer, *self._runs[first][0][1:])
+            for first, end, copied in self._pieces
+        ]
+
+    def _cut(self, length: int, piece: int) -> list[tuple[int, int, bool]]:
+        """(first token, end, to be copied?): long views, and a copy of each piece that has a break inside."""
+        pieces: list[tuple[int, int, bool]] = []
+        position = 0
+        for _, _, tokens in runs(self._table, PAGE, 0, length):
+            end = position + tokens
+            start = pieces[-1][1] if pieces else 0
+            if start < position:  # the piece that the last run began ends in this run, or further on
+                cut = min(-(-position // piece) * piece, length)
+                if end < cut:
+                    position = end
+                    continue
+                pieces.append((start, cut, True))
+                start = cut
+            whole = length if end == length else end // piece * piece
+            if whole > start:
+                pieces.append((start, whole, False))
+            position = end
+        return pieces
+
+    def _copy(self, layer: int, first: int, end: int) -> KeysValues:
+        if first not in self._workspace:
+            model = self._cache.model
+            keys = torch.empty(model.kv_heads, end - first, model.head_dim, dtype=self.dtype, device=self._cache.device)
+            self._workspace[first] = keys, torch.empty_like(keys)
+        keys, values = self._workspace[first]
         done = 0
-        for packed, slot, tokens in self.stretches:
-            k, v = self._read_packed(layer, slot, tokens) if packed else self._read_exact(layer, slot, tokens)
-            keys[:, done : done + tokens] = k
-            values[:, done : done + tokens] = v
+        for packed, slot, tokens in self._runs[first]:
+            read = self._read_packed if packed else self._read_exact
+            keys[:, done : done + tokens], values[:, done : done + tokens] = read(layer, slot, tokens)
             done += tokens
-        return [self._workspace]
+        return keys, values
 
     def _read_exact(self, layer: int, slot: int, tokens: int) -> KeysValues:
-        return self.cache.keys[layer, :, slot : slot + tokens], self.cache.values[layer, :, slot : slot + tokens]
+        cache = self._cache
+        return cache.keys[layer, :, slot : slot + tokens], cache.values[layer, :, slot : slot + tokens]
 
     def _read_packed(self, layer: int, slot: int, tokens: int) -> KeysValues:
-        first, last = slot // PAGE, (slot + tokens) // PAGE
-        keys = PackedKeys(*(part[layer, :, first:last] for part in self.cache.packed_keys))
-        values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in self.cache.packed_values))
+        cache, first, last = self._cache, slot // PAGE, (slot + tokens) // PAGE
+        keys = PackedKeys(*(part[layer, :, first:last] for part in cache.packed_keys))
+        values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in cache.packed_values))
         return unpack_keys(keys).flatten(1, 2), unpack_values(values)

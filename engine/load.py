@@ -1,6 +1,7 @@
 """From an `EngineConfig` to everything an engine holds: weights, tokenizer, RoPE, decode weights, KV memory."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from engine.profiles import Profile, capacity_tokens, choose_profile, prefill_ch
 from engine.rope import resolve_rope
 from engine.tokenizer import Tokenizer
 from engine.weights import open_model
+from engine.weights.names import tensor_shapes
 from engine.weights.source import ModelSource
 from kernels.linear import int4_is_available, int8_is_available
 
@@ -62,7 +64,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         template = ChatTemplate(source.tokenizer_source.chat_template or "", tokenizer.special_tokens)
         dense = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
         decoder, weights, reason, error = _choose_decode_weights(config, source, dense, progress)
-        parameters = _count(source)
+        parameters = sum(math.prod(shape) for shape in tensor_shapes(model).values())
         fingerprint = source.fingerprint
     capacity = capacity_tokens(config, model, context, profile.device)
     pages = -(-capacity // PAGE) + SPARE_PAGES
@@ -75,10 +77,6 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         decoder, cache, tokenizer, template, profile, context, capacity, chunk, parameters, weights, reason, error,
         device_name, fingerprint,
     )  # fmt: skip
-
-
-def _count(source: ModelSource) -> int:
-    return sum(source.tensor(name).numel() for name in source.names)
 
 
 def _choose_decode_weights(

@@ -1,5 +1,5 @@
 """Attention of one new token to all tokens of its sequence."""
 
-from kernels.decode_attention.reference import decode_attention
+from kernels.decode_attention.reference import SEGMENT, decode_attention, segments_are_independent
 
-__all__ = ["decode_attention"]
+__all__ = ["SEGMENT", "decode_attention", "segments_are_independent"]
