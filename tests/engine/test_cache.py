@@ -1,0 +1,160 @@
+"""Pages: what is taken, shared and given back; views; packing."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.cache import PAGE, KvCache, Sequence, bytes_per_token
+from engine.config import ModelConfig, RopeScaling
+from engine.errors import EngineError
+from engine.pages import PagePool, runs
+from kernels.kv_codec import hadamard, pack_keys, pack_values, unpack_keys, unpack_values
+
+MODEL = ModelConfig("llama", 64, 2, 4, 2, 32, 64, 100, 1e-5, 1e4, RopeScaling(), 4096, True, False, False, (), None)
+
+
+def fill(cache: KvCache, sequence: Sequence, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Append random keys and values [layers, tokens, kv_heads, d], as one chunk."""
+    generator = torch.Generator().manual_seed(seed)
+    k, v = (torch.randn(2, tokens, 2, 32, generator=generator) for _ in range(2))
+    cache.prepare(sequence, sequence.length + tokens)
+    slots = cache.new_slots(sequence, tokens)
+    for layer in range(2):
+        cache.append(layer, slots, k[layer], v[layer])
+    cache.commit(sequence, range(seed, seed + tokens), by_decode=False)
+    return k, v
+
+
+def read(cache: KvCache, sequence: Sequence, layer: int, piece: int = 1024) -> tuple[torch.Tensor, torch.Tensor]:
+    pieces = cache.view(sequence, sequence.length, piece).read(layer)
+    keys, values = (torch.cat([piece[i].float() for piece in pieces], 1).transpose(0, 1) for i in (0, 1))
+    return keys, hadamard(values) if cache.packs else values
+
+
+def test_pool_takes_neighbours():
+    pool = PagePool(20)
+    assert pool.take(3) == [0, 1, 2]
+    assert pool.take(4, after=2) == [3, 4, 5, 6]
+    pool.release([1, 2])
+    assert pool.take(2) == [1, 2]  # the smallest gap that fits
+    pool.release([4])
+    assert pool.take(14) == [*range(7, 20), 4]
+    assert pool.free == 0
+    with pytest.raises(EngineError):
+        pool.take(1)
+
+
+def test_pool_counts_references():
+    pool = PagePool(4)
+    pages = pool.take(2)
+    pool.share(pages)
+    pool.release(pages)
+    assert pool.free == 2
+    pool.release(pages)
+    assert pool.free == 4
+    with pytest.raises(ValueError, match="free"):
+        pool.release(pages)
+    with pytest.raises(ValueError, match="free"):
+        pool.share([0])
+
+
+@given(
+    table=st.lists(st.integers(-40, 39), min_size=1, max_size=30, unique=True),
+    cut=st.tuples(st.integers(0, 30 * 64), st.integers(0, 30 * 64)),
+)
+def test_runs_name_every_slot_in_order(table, cut):
+    start, end = sorted(min(at, len(table) * 64) for at in cut)
+    expected = []
+    for token in range(start, end):
+        page = table[token // 64]
+        expected.append((page < 0, (~page if page < 0 else page) * 64 + token % 64))
+    got = [(packed, slot + i) for packed, slot, count in runs(table, 64, start, end) for i in range(count)]
+    assert got == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(table=st.permutations(range(24)), length=st.integers(1, 24 * 64), piece=st.sampled_from([64, 256, 1024]))
+def test_views_read_any_layout(table, length, piece):
+    cache = KvCache(MODEL, "f32", 24)
+    cache.keys.copy_(torch.arange(24 * 64.0)[:, None].expand_as(cache.keys))
+    cache.values.copy_(-cache.keys)
+    sequence = Sequence(table=list(table)[: -(-length // PAGE)])
+    pieces = cache.view(sequence, length, piece).read(1)
+    assert all(keys.shape[1] % piece == 0 for keys, _ in pieces[:-1])
+    slots = torch.cat([keys[0, :, 0] for keys, _ in pieces])
+    assert slots.tolist() == [table[token // 64] * 64 + token % 64 for token in range(length)]
+    assert torch.equal(torch.cat([values[0, :, 0] for _, values in pieces]), -slots)
+
+
+@pytest.mark.parametrize(("kv_format", "tolerance"), [("f32", 0.0), ("bf16", 0.01)])
+def test_what_was_appended_is_read(kv_format, tolerance):
+    cache, sequence = KvCache(MODEL, kv_format, 10), Sequence()
+    parts = [fill(cache, sequence, tokens, seed) for seed, tokens in ((0, 70), (70, 1), (71, 200))]
+    for layer in range(2):
+        for got, index in zip(read(cache, sequence, layer), (0, 1)):
+            expected = torch.cat([part[index][layer] for part in parts])
+            torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_fork_shares_pages_and_then_goes_its_own_way():
+    cache, first = KvCache(MODEL, "f32", 20), Sequence()
+    fill(cache, first, 150, 0)
+    second = cache.fork(first, 140)
+    assert second.table[:2] == first.table[:2]
+    assert second.table[2] != first.table[2]
+    assert second.ids == first.ids[:140]
+    kept = read(cache, first, 0)
+    fill(cache, second, 30, 500)
+    fill(cache, first, 30, 600)
+    assert torch.equal(read(cache, first, 0)[0][:150], kept[0])
+    assert torch.equal(read(cache, second, 0)[0][:140], kept[0][:140])
+    cache.free(first)
+    assert torch.equal(read(cache, second, 0)[0][:140], kept[0][:140])
+    cache.free(second)
+    assert cache.exact.free == 20
+
+
+def test_trim_gives_back_what_was_set_aside():
+    for kv_format in ("bf16", "k8v4"):
+        cache, sequence = KvCache(MODEL, kv_format, 30, 30), Sequence()
+        cache.prepare(sequence, 64, 1000)
+        fill(cache, sequence, 300, 0)
+        cache.trim(sequence)
+        cache.free(sequence)
+        assert cache.exact.free == 30
+        assert cache.packed.free == (30 if kv_format == "k8v4" else 0)
+
+
+def test_k8v4_packs_old_pages_and_keeps_sink_and_recent_exact():
+    cache, sequence = KvCache(MODEL, "k8v4", 20, 20), Sequence()
+    k, v = fill(cache, sequence, 64 * 6 + 127, 0)
+    assert [page < 0 for page in sequence.table] == [False, True, True, True, True, False, False, False]
+    more = fill(cache, sequence, 1, 1000)
+    assert [page < 0 for page in sequence.table] == [False, True, True, True, True, True, False, False]
+    k, v = torch.cat((k[1], more[0][1])), torch.cat((v[1], more[1][1]))  # of layer 1
+    keys, values = read(cache, sequence, 1)
+    exact = torch.ones(len(k), dtype=torch.bool)
+    exact[64:384] = False
+    assert torch.equal(keys[exact], k.bfloat16().float()[exact])
+    torch.testing.assert_close(values[exact], v[exact], rtol=0.02, atol=0.03)
+    old_k = k.bfloat16()[64:384].transpose(0, 1).unflatten(1, (-1, 64))
+    assert torch.equal(keys[64:384], unpack_keys(pack_keys(old_k)).flatten(1, 2).transpose(0, 1))
+    old_v = hadamard(v).bfloat16()[64:384]
+    torch.testing.assert_close(values[64:384], hadamard(unpack_values(pack_values(old_v))), rtol=1e-4, atol=1e-4)
+    assert cache.exact.free == 20 - 3
+
+
+def test_k8v4_refuses_to_cut_a_packed_page():
+    cache, sequence = KvCache(MODEL, "k8v4", 20, 20), Sequence()
+    fill(cache, sequence, 400, 0)
+    with pytest.raises(ValueError, match="cuts a packed page"):
+        cache.fork(sequence, 100)
+
+
+def test_bytes_per_token():
+    assert bytes_per_token(MODEL, "f32") == 2 * 2 * 2 * 32 * 4
+    assert bytes_per_token(MODEL, "bf16") == 2 * 2 * 2 * 32 * 2
+    cache = KvCache(MODEL, "k8v4", 10, 1)
+    stored = sum(part.numel() * part.element_size() for part in (*cache.packed_keys, *cache.packed_values))
+    assert bytes_per_token(MODEL, "k8v4") == stored / 640
