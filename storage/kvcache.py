@@ -340,7 +340,7 @@ def _shrink(db: Database, keep_pages: int) -> None:
     """Gives freed pages back to the disk, down to `keep_pages` of them; with 0 the log is emptied too."""
     free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
     if free > keep_pages:
-        db.conn.execute(f"PRAGMA incremental_vacuum({free - keep_pages})").fetchall()
+        db.conn.executescript(f"PRAGMA incremental_vacuum({free - keep_pages})")  # execute() would stop after one page
     if keep_pages == 0:
         db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

@@ -17,7 +17,8 @@ TARGET_WORDS = 100
 MOST_WORDS = 130
 LEAST_WORDS = 45  # a heading starts a new passage only if the one before has this much
 OVERLAP_WORDS = 28
-LONGEST_WORD = 300  # characters; anything longer is not a word and is cut hard
+LONGEST_WORD = 120  # characters; anything longer is not a word and is cut hard
+MOST_CHARACTERS_PER_WORD = 12
 SPACELESS_CHARACTERS_PER_WORD = 1.7
 
 _LIST_ITEM = re.compile(r"\s*(?:[-*•‣▪–—·o]|\(?[0-9]{1,3}[.)]|\(?[a-zA-Z][.)])\s+\S")
@@ -28,6 +29,7 @@ _MARKDOWN_HEADING = re.compile(r"(#{1,6})\s+\S")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9À-ÞА-Я])|(?<=[。！？；])")
 _HYPHEN_BREAK = re.compile(r"(?<=[^\W\d_])(?:[-\u00ad\u2010]\n|\ufffe\n?|\x02\n?)\s*(?=[a-zà-ÿ])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufffe\uffff]")
+_BLANK_ENDED = re.compile(r"\S+\s*")
 _DIGITS = re.compile(r"\d+")
 _ENDS_SENTENCE = (".", "!", "?", ":", ";", "。", "！", "？", "…")
 
@@ -59,7 +61,8 @@ def split_pages(pages: Sequence[tuple[int, str]]) -> list[Passage]:
     section: dict[int, str] = {}
     passages = []
     for index, lines in cleaned:
-        kept = [line for position, line in enumerate(lines) if not _is_running(lines, position, running)]
+        left_out = {place for place in _edge_lines(lines) if _without_numbers(lines[place]) in running}
+        kept = [line for place, line in enumerate(lines) if place not in left_out]
         passages.extend(_page_passages(index, _units(kept), section))
     return passages
 
@@ -68,6 +71,11 @@ def count_words(text: str) -> float:
     """Words as a reader would count them; scripts without spaces count by characters."""
     spaceless = sum(len(run) for run in SPACELESS_RUN.findall(text))
     return len(SPACELESS_RUN.sub(" ", text).split()) + spaceless / SPACELESS_CHARACTERS_PER_WORD
+
+
+def _size(text: str) -> float:
+    """Words, but not fewer than so many characters would be: code and tables have long ones."""
+    return max(count_words(text), len(text) / MOST_CHARACTERS_PER_WORD)
 
 
 def _clean(text: str) -> str:
@@ -84,13 +92,13 @@ def _running_lines(pages: Sequence[Sequence[str]]) -> set[str]:
     """First and last lines that recur, page numbers apart, on a fifth of the pages (and at least four)."""
     seen: Counter[str] = Counter()
     for lines in pages:
-        seen.update({_DIGITS.sub("#", lines[position]).strip() for position in _edge_lines(lines)})
+        seen.update({_without_numbers(lines[place]) for place in _edge_lines(lines)})
     need = max(4, len(pages) / 5)
     return {line for line, count in seen.items() if count >= need}
 
 
-def _is_running(lines: Sequence[str], position: int, running: set[str]) -> bool:
-    return position in _edge_lines(lines) and _DIGITS.sub("#", lines[position]).strip() in running
+def _without_numbers(line: str) -> str:
+    return _DIGITS.sub("#", line).strip()
 
 
 def _heading_level(line: str, blank_before: bool, width: float) -> int:
@@ -135,7 +143,7 @@ def _units(lines: Sequence[str]) -> list[_Unit]:
         level = _heading_level(line, blank_before, width)
         if level:
             close_paragraph()
-            units.append(_Unit(line.strip(), count_words(line), heading=level, binds_next=True))
+            units.append(_Unit(line.strip(), _size(line), heading=level, binds_next=True))
         else:
             if _LIST_ITEM.match(line):
                 close_paragraph()
@@ -153,30 +161,25 @@ def _sentences(paragraph: str, binds_next: bool) -> list[_Unit]:
     units = []
     for sentence in _SENTENCE_END.split(paragraph):
         if sentence and sentence.strip():
-            units.extend(
-                _Unit(part, count_words(part), binds_next=binds_next) for part in _hard_cut(sentence.strip("\n"))
-            )
+            units.extend(_Unit(part, _size(part), binds_next=binds_next) for part in _hard_cut(sentence.strip("\n")))
     return units
 
 
 def _hard_cut(sentence: str) -> list[str]:
     """Cuts what has no sentence end for too long: between lines if it can, else between words, else anywhere."""
-    if count_words(sentence) <= MOST_WORDS and len(sentence) <= MOST_WORDS * 12:
+    if _size(sentence) <= MOST_WORDS:
         return [sentence]
-    pieces = []
-    for piece in re.findall(r"\S+\s*", sentence):
-        pieces.extend(piece[start : start + LONGEST_WORD] for start in range(0, len(piece), LONGEST_WORD))
     parts: list[list[str]] = [[]]
-    total = length = 0.0
-    for piece in pieces:
-        size = count_words(piece)
-        full = total + size > TARGET_WORDS or length + len(piece) > TARGET_WORDS * 12
-        if parts[-1] and (full or (total > TARGET_WORDS / 2 and parts[-1][-1].endswith("\n"))):
-            parts.append([])
-            total = length = 0.0
-        parts[-1].append(piece)
-        total += size
-        length += len(piece)
+    total = 0.0
+    for word in _BLANK_ENDED.findall(sentence):
+        for start in range(0, len(word), LONGEST_WORD):
+            piece = word[start : start + LONGEST_WORD]
+            full = total + _size(piece) > TARGET_WORDS
+            if parts[-1] and (full or (total > TARGET_WORDS / 2 and parts[-1][-1].endswith("\n"))):
+                parts.append([])
+                total = 0.0
+            parts[-1].append(piece)
+            total += _size(piece)
     return ["".join(part).rstrip() for part in parts if part]
 
 
