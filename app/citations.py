@@ -63,7 +63,7 @@ def attribute(answer: str, pages: Sequence[PageSource], question: str = "") -> l
     index = _index(tuple(pages))
     asked = term_set(question)
     found: list[Citation] = []
-    for start, end in sentences(answer):
+    for start, end in _whole_quotes(answer, list(sentences(answer))):
         found.extend(_cite_sentence(answer[start:end], index, asked))
     return _without_repeats(found)
 
@@ -169,7 +169,7 @@ _MARKER = re.compile(
     + r"(?:\s*(?:[-–,;&]|and)\s*(?:pp?\.?\s*)?\d{1,5})*\s*[\])】]"
     r"|(?:\bon |\bsee |^)?\bpages? (?P<spoken>\d{1,5})\b|第\s*(?P<dense>\d{1,5})\s*[页頁ページ]+"
     r"|(?<!\w)\[(?P<bare>\d{1,5})\]"
-    r"|(?P<path>[\w./-]*\w\.\w{1,8}):L?(?P<line>\d{1,7})(?:-L?\d+)?",
+    r"|(?P<path>[\w./-]{0,200}\w\.\w{1,8}):L?(?P<line>\d{1,7})(?:-L?\d+)?",
     re.IGNORECASE,
 )
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|\[?…\]?)\s*")
@@ -189,6 +189,18 @@ def _cite_sentence(sentence: str, index: _PageIndex, asked: frozenset[str]) -> l
         return [_support(bare, index, asked, hinted) or checked]
     supported = _support(bare, index, asked, hinted)
     return [supported] if supported else []
+
+
+def _whole_quotes(answer: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sentences, joined where one quotation runs through several of them."""
+    quoted = [match.span() for match in _QUOTED.finditer(answer) if "\n\n" not in match[0]]
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and any(a < joined[-1][1] and start < b for a, b in quoted):
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _hints(sentence: str, index: _PageIndex) -> tuple[list[int], bool]:

@@ -22,10 +22,13 @@ _TERM = re.compile(rf"[{_DENSE}]+|{_NUMBER}|{_WORD}")
 _TOKEN = re.compile(rf"[{_DENSE}]|{_NUMBER}|{_WORD}")
 _DENSE_ONLY = re.compile(rf"[{_DENSE}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_ZERO_CENTS = re.compile(r"(?<=\d)[.,]00?$")
 
 # a sentence ends at . ! ? before a blank, at the marks of scripts without blanks, and at an empty line
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?…])[\"'”’»)\]]*(?=\s)|[。！？｡][」』）”’]*|(?=\n[ \t]*\n)|\n(?=\s*(?:[-*•▪·]|\d{1,3}[.)])\s)"
+    r"(?:(?<=[.!?])|(?<=…)(?=\s+[^\W\da-zß-ÿ]))[\"'”’»)\]]*(?=\s)"
+    r"|[。！？｡][」』）”’]*"
+    r"|(?=\n[ \t]*\n)|\n(?=[ \t]{0,40}(?:[-*•▪·]|\d{1,3}[.)])\s)"
 )
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[])(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|Nos|Fig|Eq|Sec|Ch|Vol|pp?|ca|cf|vs|etc|al|"
@@ -51,9 +54,9 @@ STOP_WORDS = frozenset(
 
 @lru_cache(maxsize=100_000)
 def fold(word: str) -> str:
-    """The form under which words are equal: width and ligatures unified, no case, no thousands separators."""
+    """The form under which words are equal: width and ligatures unified, no case; 1,250.00 is 1250."""
     word = unicodedata.normalize("NFKC", word).casefold().replace("’", "'")
-    return _THOUSANDS.sub("", word) if word[:1].isdigit() else word
+    return _ZERO_CENTS.sub("", _THOUSANDS.sub("", word)) if word[:1].isdigit() else word
 
 
 @lru_cache(maxsize=100_000)

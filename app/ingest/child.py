@@ -24,6 +24,7 @@ from app.ingest.extracted import Limits
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+WORKER = "app.ingest.worker"
 _PACKAGES = Path(__file__).resolve().parents[2]
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE} | {
     getattr(signal, name) for name in ("SIGBUS", "SIGTRAP") if hasattr(signal, name)
@@ -76,7 +77,7 @@ def run_child(
 def _start(pass_fds: Sequence[int]) -> tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
     path = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "app.ingest.worker"],  # -P: a file json.py in the user's folder is not ours
+        [sys.executable, "-P", "-m", WORKER],  # -P: a file json.py in the user's folder is not ours
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

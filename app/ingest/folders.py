@@ -14,7 +14,7 @@ from app.ingest import kinds
 from app.ingest.child import ChildStopped, run_child
 from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, Skipped
 from app.ingest.files import Progress, extractor, printable, read_descriptor
-from app.ingest.walk import NotInside, open_inside
+from app.ingest.walk import BEYOND_LIMIT, NotInside, open_inside
 from app.ingest.worker import request_line
 
 
@@ -157,8 +157,8 @@ class _Folder:
             text_bytes += sum(len(text.encode()) for _, text, _ in entry.pages)
             if pages > self.limits.pages or text_bytes > self.limits.text_bytes:
                 self.entries.remove(entry)
-                self._skip(entry.path, "beyond the limit on text in one folder")
-                self.partial = True
-        left_out = sum(1 for skipped in self.skipped if skipped.reason == "beyond the limit on text in one folder")
+                self._skip(entry.path, BEYOND_LIMIT)
+        left_out = sum(1 for skipped in self.skipped if skipped.reason == BEYOND_LIMIT)
         if left_out:
+            self.partial = True
             self.warnings.append(f"{left_out} files of {self.name} were left out: together they hold too much text.")

@@ -27,9 +27,10 @@ _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "
 # bullets and arrows of the Symbol and Wingdings fonts, which Word writes as private-use characters
 _SYMBOLS = {0xF0B7: "•", 0xF0A7: "▪", 0xF0A8: "◻", 0xF0D8: "➢", 0xF0E0: "→", 0xF0FC: "✓", 0xF076: "❖", 0xF02D: "-"}
 _TRANSLATION: dict[int, str | None] = {**_LIGATURES, **_SYMBOLS, 0: None, 0xFEFF: None}
-_LINE_END_HYPHEN = re.compile(r"(\w*)[\x02\ufffe\u00ad\u2010-](\r?\n|(?<=[\x02\ufffe]))([^\W\d_]*)")
+_LINE_END_HYPHEN = re.compile(r"(?<=[^\W\d_])[\x02\ufffe\u00ad\u2010-](?:\r?\n|(?<=[\x02\ufffe]))(?=([^\W\d_]{1,40}))")
+_WORD_BEFORE = re.compile(r"\w{1,40}\Z")
 _MARK = re.compile(r"[\x02\ufffe]")
-_WORD = re.compile(r"\w+(?:[-\u2010]\w+)+")
+_WORD = re.compile(r"(?<!\w)\w{1,40}(?:[-\u2010]\w{1,40})+(?!\w)")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -103,11 +104,12 @@ def _clean(text: str, hyphenated: frozenset[str]) -> str:
     """Hyphens, ligatures, controls and blanks of one page's text."""
 
     def join(match: re.Match[str]) -> str:
-        before, newline, after = match.groups()
-        if not before or not before[-1].isalpha() or not after[:1].islower():
-            return f"{before}-{newline}{after}"
-        compound = f"{before}-{after}".lower() in hyphenated
-        return f"{before}{'-' if compound else ''}{after}"
+        after = match[1]
+        if not after[0].islower():
+            return "-" + match[0][1:]
+        before = _WORD_BEFORE.search(match.string[max(0, match.start() - 40) : match.start()])
+        compound = before is not None and f"{before[0]}-{after}".lower() in hyphenated
+        return "-" if compound else ""
 
     text = _LINE_END_HYPHEN.sub(join, text)
     text = _MARK.sub("-", text).translate(_TRANSLATION)

@@ -80,9 +80,13 @@ def _decode_utf16_without_mark(data: bytes) -> tuple[str, str]:
 def _guess(data: bytes) -> tuple[str, str]:
     import charset_normalizer  # only files that are not UTF-8 pay for it
 
-    best = charset_normalizer.from_bytes(data).best()
+    matches = charset_normalizer.from_bytes(data)
+    best = matches.best()
     if best is None:
         raise NotText("its encoding was not recognised.")
+    # It names the first of equals, by alphabet cp1250; western text is far commoner.
+    equals = [match for match in matches if (match.chaos, match.coherence) == (best.chaos, best.coherence)]
+    best = next((match for match in equals if match.encoding == "cp1252"), best)
     return data.decode(best.encoding, errors="replace"), (
         f"The file is not UTF-8; its encoding was guessed ({best.encoding}), some characters may be wrong."
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pathspec
 
 DEPTH = 64
+BEYOND_LIMIT = "beyond the limit on text in one folder"
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
@@ -109,7 +110,7 @@ def walk_folder(root: Path, limits: Limits) -> Iterator[Message]:
             text_bytes += sum(len(text.encode()) for _, text in message["pages"])
             pages += len(message["pages"])
             if text_bytes > limits.text_bytes or pages > limits.pages:
-                message = _skip(path, "beyond the limit on text in one folder")
+                message = _skip(path, BEYOND_LIMIT)
         yield message
 
 
