@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from app import history
@@ -14,10 +16,11 @@ if TYPE_CHECKING:
     from app.jobs import Job
     from app.pages import PageChoice
     from app.wiring import App
-    from engine import Sampling
+    from engine import Engine, Sampling
     from storage import Conversation, Message
 
 STOP_WAIT_S = 5.0
+UNLOAD_WAIT_S = 1.0
 
 
 def new(app: App, title: str = "") -> Conversation:
@@ -77,12 +80,21 @@ def regenerate(
 
 
 def forget_kv(app: App, conversation_id: str) -> None:
-    """Forgets the conversation's KV: what waits to be written, what is stored, what is in memory."""
-    service = app.engine_service
-    service.forget_idle(conversation_id)
-    service.call(lambda engine: engine.unload(conversation_id) if engine is not None else None).result()
-    service.forget_idle(conversation_id)
+    """Forgets the conversation's KV: what waits to be written, what is stored, what is in memory.
+
+    Stored rows are gone when this returns. Memory is freed by the engine's thread: at once, or after the answer that it
+    is working on for another conversation.
+    """
+    app.engine_service.forget_idle(conversation_id)
     app.snapshot_writer.forget(conversation_id)
+
+    def unload(engine: Engine | None) -> None:
+        if engine is not None:
+            engine.unload(conversation_id)
+        app.snapshot_writer.forget(conversation_id)  # what an export has offered since
+
+    with contextlib.suppress(TimeoutError, CancelledError):
+        app.engine_service.call(unload).result(UNLOAD_WAIT_S)
 
 
 def forget_document(app: App, conversation_id: str, document_id: str) -> bool:

@@ -173,10 +173,9 @@ class EngineService:
             self._idle[name] = task
             self._wake.notify_all()
 
-    def forget_idle(self, prefix: str) -> None:
+    def forget_idle(self, name: str) -> None:
         with self._wake:
-            for name in [name for name in self._idle if name.startswith(prefix)]:
-                del self._idle[name]
+            self._idle.pop(name, None)
 
     def loaded(self, progress: Callable[[str, float], None] | None = None) -> Engine:
         """The engine, loaded now if need be. Only for the engine's thread. Errors: the engine's own."""
