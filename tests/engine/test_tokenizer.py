@@ -351,8 +351,7 @@ def test_a_megabyte_is_fast(starter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["word, other 123 ", "a", " ", "東京都"])
-@pytest.mark.parametrize("kind", ["spm", "starter"])
+@pytest.mark.parametrize(("kind", "line"), [("starter", "word, other 123 "), ("starter", "a"), ("spm", "a")])
 def test_ten_megabytes_in_one_line(kind, line, request):
     tokenizer: Tokenizer = request.getfixturevalue(kind)
     text = line * (10_000_000 // len(line.encode()))
