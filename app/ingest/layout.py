@@ -32,6 +32,7 @@ _WORD_BEFORE = re.compile(r"\w{1,40}\Z")
 _MARK = re.compile(r"[\x02\ufffe]")
 _WORD = re.compile(r"(?<!\w)\w{1,40}(?:[-\u2010]\w{1,40})+(?!\w)")
 _NUMBER = re.compile(r"\d+")
+_DISTANCE = re.compile(r"\{[+-]\d+\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +175,19 @@ def _keys(page: RawPage, text: str, top: float) -> list[tuple[str, int]]:
 
 
 def _running_lines(pages: Sequence[RawPage]) -> frozenset[tuple[str, int]]:
+    """Keys that repeat often enough. With the page's own number in it, a line need only run through one chapter."""
     with_text = sum(1 for page in pages if any(line.text.strip() for line in page.lines))
     counts: Counter[tuple[str, int]] = Counter()
+    distances: Counter[str] = Counter()
     for page in pages:
-        counts.update({key for _, keys in _edge_keys(page) for key in keys})
-    needed = max(RUNNING_PAGES, RUNNING_SHARE * with_text)
-    return frozenset(key for key, count in counts.items() if count >= needed)
+        keys = {key for _, keys in _edge_keys(page) for key in keys}
+        counts.update(keys)
+        distances.update({found[0] for text, _ in keys if (found := _DISTANCE.search(text))})
+    often = max(RUNNING_PAGES, RUNNING_SHARE * with_text)
+    page_numbers = {distance for distance, count in distances.items() if count >= often}
+
+    def is_running(text: str, count: int) -> bool:
+        found = _DISTANCE.search(text)
+        return count >= often or (count >= RUNNING_PAGES and found is not None and found[0] in page_numbers)
+
+    return frozenset(key for key, count in counts.items() if is_running(key[0], count))

@@ -53,6 +53,20 @@ def test_roman_numbers_in_footers_follow_the_labels() -> None:
     assert [page.text for page in assemble(pages)] == bodies
 
 
+def test_a_chapters_title_beside_the_page_number_is_running() -> None:
+    """Such a line stands on few of the pages, but the number in it is the page's own throughout the book."""
+    chapters = ["Tides"] * 4 + ["Winds"] * 4 + ["Fog"] * 4
+    bodies = [f"body of {letter}" for letter in "abcdefghijkl"]
+    pages = [
+        RawPage(n, str(n), (placed(body, 0.3), placed("Total 12", 0.9), placed(f"{chapter}  {n + 20}", 0.95)))
+        for n, (chapter, body) in enumerate(zip(chapters, bodies, strict=True), 1)
+        if n != 12
+    ]
+    pages[0] = RawPage(1, "1", (placed("body of a", 0.3), placed("Loss 21", 0.95)))
+    assert assemble(pages)[0].text.endswith("Loss 21")
+    assert not any(chapter in page.text for page in assemble(pages) for chapter in chapters)
+
+
 def test_without_places_nothing_is_left_out() -> None:
     pages = [RawPage(n, str(n), (RawLine("Same line"), RawLine(f"body {n * 7}"))) for n in range(1, 6)]
     assert [page.text for page in assemble(pages)] == [f"Same line\nbody {n * 7}" for n in range(1, 6)]
