@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from app.errors import AppError
 from app.pages import PageChoice
 from app.paths import Paths
 from app.plan import choose_reading
+from app.sample import QUESTIONS, SAMPLE_PDF
 from ui.backend import DocumentView, FitView, ModelView, Progress, ReadingChoice, Sample
 from ui.strings import text
 
@@ -48,12 +48,8 @@ class AppBackend:
             demo=model.is_demo,
         )
 
-    def sample(self) -> Sample | None:
-        if importlib.util.find_spec("app.sample") is None:
-            return None
-        from app import sample
-
-        return Sample(Path(sample.SAMPLE_PDF), tuple(sample.QUESTIONS))
+    def sample(self) -> Sample:
+        return Sample(SAMPLE_PDF, QUESTIONS)
 
     def conversations(self, search: str = "") -> Sequence[Conversation]:
         return conversations.list(self.app, search)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost")
 START_SECONDS = 60.0
+QUEUE_POLL_SECONDS = 0.02
 
 
 class RunningUI:
@@ -113,6 +114,9 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
     from ui.page import build_page
 
     page = build_page(Chat(backend, uploads))
+    # Gradio looks at its queue a thousand times a second while idle; the engine needs that time more.
+    page._queue.sleep_when_free = QUEUE_POLL_SECONDS
+    page._queue.progress_update_sleep_when_free = 0.5
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/ui", StaticFiles(directory=STATIC), name="ui")
     system_fonts = ("ui-sans-serif", "system-ui", "sans-serif")
@@ -130,7 +134,9 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
         pwa=False,
         footer_links=[],
         favicon_path=str(STATIC / "icon.svg"),
-        theme=gr.themes.Base(font=system_fonts, font_mono=("ui-monospace", "monospace")),
+        theme=gr.themes.Base(  # pyright: ignore[reportPrivateImportUsage]
+            font=system_fonts, font_mono=("ui-monospace", "monospace")
+        ),
         css_paths=[STATIC / "app.css"],
         head='<script src="/ui/app.js" defer></script>',
         app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
@@ -144,6 +150,9 @@ def prepare_environment(temp: Path) -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(temp)
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    # Gradio's own statistics run pandas over all past events after every event, shown or not.
+    os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = "1000000000"
+    os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
 
 
 def _listen(port: int) -> socket.socket:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,10 +77,25 @@ class FakeBackend:
         self.step = step
         self.answer = ANSWER
         self._ids = itertools.count(1)
+        self._holds: dict[str, threading.Event] = {}
         self._conversations: dict[str, FakeConversation] = {}
         self._messages: dict[str, list[FakeMessage]] = {}
         self._documents: dict[str, list[DocumentView]] = {}
         self._jobs: dict[str, FakeJob] = {}
+
+    @contextmanager
+    def held(self, where: str) -> Iterator[None]:
+        """While inside, work stops in the middle of "pages", "reading" or "answering"."""
+        self._holds[where] = threading.Event()
+        try:
+            yield
+        finally:
+            self._holds.pop(where).set()
+
+    def _pause(self, where: str, cancelled: threading.Event) -> None:
+        hold = self._holds.get(where)
+        while hold is not None and not hold.is_set() and not cancelled.is_set():
+            hold.wait(0.02)
 
     @property
     def temp_dir(self) -> Path:
@@ -127,6 +144,8 @@ class FakeBackend:
             if cancel.wait(self.step):
                 raise Cancelled("Stopped.")
             progress(page, 20)
+            if page == 8:
+                self._pause("pages", cancel)
         notes = ("No text on pages 3-4.",) if "scan" in name else ()
         view = DocumentView(f"d{next(self._ids)}", name, "pdf" if name.endswith("pdf") else "text", 20, 6150, notes)
         self._documents[conversation_id].append(view)
@@ -188,11 +207,15 @@ class FakeBackend:
         for done in range(0, 6151, 615):
             if show(read_done=done, eta_s=(6150 - done) / 600):
                 return self._end(job, "stopped")
+            if done == 1845:
+                self._pause("reading", job.cancelled)
         text = question.removeprefix("say ") if question.startswith("say ") else self.answer
         words = text.split(" ")
         for count in range(1, len(words) + 1):
             if show(phase="answering", answer=" ".join(words[:count])):
                 return self._end(job, "stopped")
+            if count == len(words) // 2:
+                self._pause("answering", job.cancelled)
         citations = (
             FakeCitation("d1", name, 4, "4", PASSAGE[:75], "attributed"),
             FakeCitation("d1", name, 12, "xii", "Wear parts such as filters and batteries", "attributed"),

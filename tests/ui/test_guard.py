@@ -64,8 +64,19 @@ def real_app(tmp_path_factory):
 
 
 def routes_of(app) -> list[str]:
-    paths = {"/", "/config", "/gradio_api/info", "/gradio_api/upload", "/gradio_api/queue/join", "/theme.css",
-             "/gradio_api/queue/data", "/ui/app.js", "/ui/app.css", "/nowhere", "/gradio_api/file=/etc/passwd"}  # fmt: skip
+    paths = {
+        "/",
+        "/config",
+        "/gradio_api/info",
+        "/gradio_api/upload",
+        "/gradio_api/queue/join",
+        "/theme.css",
+        "/gradio_api/queue/data",
+        "/ui/app.js",
+        "/ui/app.css",
+        "/nowhere",
+        "/gradio_api/file=/etc/passwd",
+    }
     for route in app.routes:
         for inner in getattr(getattr(route, "app", None), "routes", [route]):
             path = getattr(inner, "path", "")
@@ -87,17 +98,35 @@ def test_every_route_refuses_foreign_host_origin_and_missing_token(real_app) -> 
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "127.0.0.1:5556", "127.0.0.1:5555.", "127.0.0.1.:5555", "localhost:5555.evil.example", "[::1]:5555",
-     "evil.example:5555", "0.0.0.0:5555", "127.1:5555", ""],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "127.0.0.1:5556",
+        "127.0.0.1:5555.",
+        "127.0.0.1.:5555",
+        "localhost:5555.evil.example",
+        "[::1]:5555",
+        "evil.example:5555",
+        "0.0.0.0:5555",
+        "127.1:5555",
+        "",
+    ],
+)
 def test_host_must_be_exactly_ours(host: str) -> None:
     assert request("GET", "/", headers={"host": host}).status_code == 421
 
 
 @pytest.mark.parametrize(
     "origin",
-    ["null", "http://evil.example", f"https://{HOST}", "http://127.0.0.1", "http://127.0.0.1:5556", f"http://{HOST}.evil.example", ""],
-)  # fmt: skip
+    [
+        "null",
+        "http://evil.example",
+        f"https://{HOST}",
+        "http://127.0.0.1",
+        "http://127.0.0.1:5556",
+        f"http://{HOST}.evil.example",
+        "",
+    ],
+)
 def test_origin_must_be_ours(origin: str) -> None:
     assert request("POST", "/", headers={"origin": origin}).status_code == 421
     assert request("POST", "/", headers={"origin": f"http://{HOST}"}).status_code == 200
@@ -178,8 +207,13 @@ def test_the_way_in_never_leads_to_another_host(path: str) -> None:
     sent = []
 
     async def call() -> None:
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": f"token={TOKEN}".encode(),
-                 "headers": [(b"host", HOST.encode())]}  # fmt: skip
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": f"token={TOKEN}".encode(),
+            "headers": [(b"host", HOST.encode())],
+        }
 
         async def send(message) -> None:
             sent.append(message)

@@ -40,10 +40,42 @@ HOSTILE = [
     "<math><mi//xlink:href='data:x,<script>window.__x=1</script>'>",
 ]
 TAGS = {
-    "div", "span", "p", "button", "ul", "ol", "li", "nav", "h1", "h2", "h3", "section", "article", "details", "summary",
-    "input", "header", "a", "strong", "em", "code", "pre", "blockquote", "table", "thead", "tbody", "tr", "th", "td", "br",
-    "hr", "h4", "h5", "h6", "s",
-}  # fmt: skip
+    "div",
+    "span",
+    "p",
+    "button",
+    "ul",
+    "ol",
+    "li",
+    "nav",
+    "h1",
+    "h2",
+    "h3",
+    "section",
+    "article",
+    "details",
+    "summary",
+    "input",
+    "header",
+    "a",
+    "strong",
+    "em",
+    "code",
+    "pre",
+    "blockquote",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "br",
+    "hr",
+    "h4",
+    "h5",
+    "h6",
+    "s",
+}
 
 
 class _Reader(HTMLParser):
@@ -88,22 +120,39 @@ def everything(word: str) -> list[str]:
     passage = Passage("d", word, 3, word, word, 1.0)
     citation = FakeCitation("d", word, 3, word, word, word)
     stats = TurnStats(1, 1, 0, 0, 1, 1, 1, word, 1, 0, word, word, "bf16", "exact", "whole")
-    state = TurnState("answering", answer=word, thinking=word, passages=(passage,) * 5, citations=(citation,), stats=stats,
-                      error=AppError(word, word), warnings=(word,))  # fmt: skip
+    state = TurnState(
+        "answering",
+        answer=word,
+        thinking=word,
+        passages=(passage,) * 5,
+        citations=(citation,),
+        stats=stats,
+        error=AppError(word, word),
+        warnings=(word,),
+    )
     details = {
-        "thinking": word, "passages": [{"document": word, "page": 1, "label": word, "text": word}], "warnings": [word],
-        "citations": [vars(citation)], "stats": stats.as_dict(), "error": {"message": word, "hint": word, "exit_code": 3},
-    }  # fmt: skip
+        "thinking": word,
+        "passages": [{"document": word, "page": 1, "label": word, "text": word}],
+        "warnings": [word],
+        "citations": [vars(citation)],
+        "stats": stats.as_dict(),
+        "error": {"message": word, "hint": word, "exit_code": 3},
+    }
     messages = [FakeMessage(word, "user", word), FakeMessage("a", "assistant", word, "failed", details)]
     conversations = [FakeConversation(word, word, time.time())]
     uploads = [Upload(word, "c", Path("/t") / "x", word, s, 1, 2, word, word) for s in ("reading", "locked", "failed")]
     return [
-        render_history(messages), render_live(state), render_empty(Sample(Path("x"), (word,)), "new"),
-        render_tray([DocumentView(word, word, word, 3, 5, (word,))], uploads), render_sidebar(conversations, word, word),
-        render_sidebar(conversations, "", "", Editing(word, "rename")), render_sidebar([], "", word),
-        render_sidebar(conversations, "", "", Editing(word, "delete")), render_top(word, word, None),
+        render_history(messages),
+        render_live(state),
+        render_empty(Sample(Path("x"), (word,)), "new"),
+        render_tray([DocumentView(word, word, word, 3, 5, (word,))], uploads),
+        render_sidebar(conversations, word, word),
+        render_sidebar(conversations, "", "", Editing(word, "rename")),
+        render_sidebar([], "", word),
+        render_sidebar(conversations, "", "", Editing(word, "delete")),
+        render_top(word, word, None),
         render_status(ModelView(word, word, 1, "whole"), FitView(1, 2), answer_of_state(state).stats),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("word", HOSTILE)
@@ -125,12 +174,29 @@ def test_any_text_is_shown_well_formed(word: str) -> None:
 
 
 LINKS = {
-    "https://example.org/a?b=c#d": True, "http://example.org": True, "HTTP://example.org": True, "http://[::1]:80/": True,
-    "javascript:alert(1)": False, "JaVaScRiPt:alert(1)": False, "java\nscript:alert(1)": False, " javascript:x": False,
-    "file:///etc/passwd": False, "smb://host/share": False, "data:text/html,x": False, "vbscript:x": False,
-    "calculator://": False, "mailto:a@b.c": False, "//evil.example": False, "/gradio_api/x": False, "?c=1": False,
-    "http:evil": False, "https://": False, "http://user:pw@evil.example/": False, "": False, "ftp://x/y": False,
-}  # fmt: skip
+    "https://example.org/a?b=c#d": True,
+    "http://example.org": True,
+    "HTTP://example.org": True,
+    "http://[::1]:80/": True,
+    "javascript:alert(1)": False,
+    "JaVaScRiPt:alert(1)": False,
+    "java\nscript:alert(1)": False,
+    " javascript:x": False,
+    "file:///etc/passwd": False,
+    "smb://host/share": False,
+    "data:text/html,x": False,
+    "vbscript:x": False,
+    "calculator://": False,
+    "mailto:a@b.c": False,
+    "//evil.example": False,
+    "/gradio_api/x": False,
+    "?c=1": False,
+    "http:evil": False,
+    "https://": False,
+    "http://user:pw@evil.example/": False,
+    "": False,
+    "ftp://x/y": False,
+}
 
 
 @pytest.mark.parametrize(("url", "fine"), LINKS.items())
@@ -148,10 +214,16 @@ def test_only_web_links_are_links_and_show_their_target(url: str, fine: bool) ->
 
 @pytest.mark.parametrize(
     "source",
-    ["![alt](https://evil.example/x.png)", "![alt][r]\n\n[r]: https://evil.example/x", "![](http://evil.example/?q=secret)",
-     "<img src=https://evil.example/x>", "[![alt](https://evil.example/i)](https://evil.example/l)",
-     "<svg><image href=https://evil.example/x></svg>", "<video src=https://evil.example/x>"],
-)  # fmt: skip
+    [
+        "![alt](https://evil.example/x.png)",
+        "![alt][r]\n\n[r]: https://evil.example/x",
+        "![](http://evil.example/?q=secret)",
+        "<img src=https://evil.example/x>",
+        "[![alt](https://evil.example/i)](https://evil.example/l)",
+        "<svg><image href=https://evil.example/x></svg>",
+        "<video src=https://evil.example/x>",
+    ],
+)
 def test_images_are_never_loaded(source: str) -> None:
     reader = check(render_markdown(source))
     assert not any(tag in ("img", "image", "video", "svg") for tag, _ in reader.seen)
@@ -200,8 +272,13 @@ def test_what_does_not_fit_offers_both_ways_out() -> None:
 
 def test_status_line_and_meter() -> None:
     stats = TurnStats(2310, 2104, 0, 206, 1.84, 47.0, 20, "stop", 1.0, 0, "cpu", "m", "bf16", "exact", "passages")
-    status = check(render_status(ModelView("SmolLM2", "cpu", 8192, "passages"), FitView(6000, 8000),
-                                 answer_of_state(TurnState("done", stats=stats)).stats)).words  # fmt: skip
+    status = check(
+        render_status(
+            ModelView("SmolLM2", "cpu", 8192, "passages"),
+            FitView(6000, 8000),
+            answer_of_state(TurnState("done", stats=stats)).stats,
+        )
+    ).words
     for part in (
         "SmolLM2",
         "cpu profile",
@@ -245,7 +322,7 @@ def test_small_helpers() -> None:
 
 
 def test_every_text_is_used_and_every_used_text_exists() -> None:
-    """All keys of the table are found in the code, as they are or as the prefix of a computed one, and the other way round."""
+    """Every key is found in the code, as it is or through a computed prefix, and the other way round."""
     code = "".join(path.read_text() for path in Path(ui.__file__).parent.rglob("*.py") if path.name != "strings.py")
     literal = {
         node.value

@@ -20,7 +20,7 @@ MAX_NESTING = 30
 
 
 def allowed_link(url: str) -> bool:
-    """http and https with a host name, and nothing else: no javascript:, file:, smb:, data:, no relative path, and nothing before an @."""
+    """http and https with a host name, and nothing else: no other scheme, no relative path, nothing before an @."""
     if any(ord(character) < 33 or character == "\\" for character in url):
         return False
     try:
