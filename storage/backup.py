@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +24,7 @@ APPLICATION_ID = 0x556E6162  # "Unab": tells our files from other SQLite files
 KEEP = 5
 DAILY = "daily"
 CHECK_SECONDS = 2.0
+SMALLEST_DATABASE = 512  # bytes: the smallest page that SQLite knows
 _NAME = re.compile(r"library-(\d{8}-\d{6}-\d{6})-([a-z0-9_-]+)\.db")
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -65,7 +66,8 @@ def make_backup(folder: Path, reason: str = DAILY) -> Backup:
         raise StorageError(f"No backup could be written: {error.strerror}.", f"Check {target_folder}.") from error
     finally:
         for leftover in (part, *(Path(f"{part}{suffix}") for suffix in _SIDE_FILES)):
-            leftover.unlink(missing_ok=True)
+            with suppress(OSError):
+                leftover.unlink()
     _drop_old(folder)
     return Backup(target, now.timestamp(), reason, target.stat().st_size)
 
@@ -82,8 +84,14 @@ def find_damage(path: Path, seconds: float | None = CHECK_SECONDS) -> str:
     Reads only, so a damaged file stays as it is. SQLite has no checksums: a flipped letter in a text is not found.
     """
     try:
+        if 0 < path.stat().st_size < SMALLEST_DATABASE:
+            return "it is cut short"
         with closing(sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True)) as connection:
             return _check(connection, seconds)
+    except UnicodeDecodeError:
+        return "names in it cannot be read"
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.", "Check that the file is there.") from error
     except sqlite3.Error as error:
         if is_damage(error):
             return str(error)

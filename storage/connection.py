@@ -5,6 +5,7 @@ time. So each file has exactly one writing connection per process, shared by all
 any other connection is read-only, which never checkpoints. Processes are kept apart by `DataFolderLock`.
 """
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,8 @@ class Writer:
                 yield self._database
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
+            except (UnicodeDecodeError, json.JSONDecodeError) as error:
+                raise translate(sqlite3.OperationalError("Could not decode to UTF-8"), self.path) from error
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:

@@ -98,7 +98,8 @@ class Documents(LibraryPart):
         with self._writer.use() as db:
             _need(db, "documents", "document", document_id)
             query = "SELECT page, label, text, flag FROM pages WHERE document_id = ? ORDER BY page"
-            return [PageRow(*row) for row in db.execute(query, (document_id,))]
+            rows = db.execute(query, (document_id,)).fetchall()
+            return [PageRow(*row) for row in rows]
 
     def attach(self, conversation_id: str, document_id: str) -> None:
         """Appends the document to the conversation's; attaching it again changes nothing."""

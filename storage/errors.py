@@ -58,7 +58,9 @@ _NOT_WRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLIT
 def is_damage(error: sqlite3.Error) -> bool:
     """True if SQLite says that the file's contents are not a sound database."""
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _DAMAGED
+    if code is None:
+        return "Could not decode to UTF-8" in str(error)
+    return code & 0xFF in _DAMAGED
 
 
 def translate(error: sqlite3.Error, path: Path) -> StorageError:

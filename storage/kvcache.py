@@ -177,7 +177,7 @@ class SnapshotStore:
                     db.execute("DELETE FROM snapshots WHERE key NOT IN (SELECT key FROM owners)")
                 _shrink(db, keep_pages=0)
             finally:
-                db.conn.execute("PRAGMA secure_delete = OFF").fetchall()
+                db.conn.execute("PRAGMA secure_delete = FAST").fetchall()
 
         self._file.write(work)
 

@@ -63,6 +63,8 @@ def split_pages(pages: Sequence[tuple[int, str]]) -> list[Passage]:
     for index, lines in cleaned:
         left_out = {place for place in _edge_lines(lines) if _without_numbers(lines[place]) in running}
         kept = [line for place, line in enumerate(lines) if place not in left_out]
+        if not any(line.strip() for line in kept):
+            kept = lines  # a page of nothing else: rather a running line than no text
         passages.extend(_page_passages(index, _units(kept), section))
     return passages
 
@@ -92,7 +94,7 @@ def _running_lines(pages: Sequence[Sequence[str]]) -> set[str]:
     """First and last lines that recur, page numbers apart, on a fifth of the pages (and at least four)."""
     seen: Counter[str] = Counter()
     for lines in pages:
-        seen.update({_without_numbers(lines[place]) for place in _edge_lines(lines)})
+        seen.update({_without_numbers(lines[place]) for place in _edge_lines(lines) if len(lines[place]) <= 120})
     need = max(4, len(pages) / 5)
     return {line for line, count in seen.items() if count >= need}
 

@@ -270,8 +270,7 @@ def test_commits_stay_small(store: SnapshotStore, monkeypatch: pytest.MonkeyPatc
     rows = chain("a", 12, size=3000)
 
     def one_by_one() -> Iterator[SnapshotRow]:
-        for row in rows:
-            yield row
+        yield from rows
 
     store.put("one", "f", one_by_one())
     assert len(sizes) >= 4
