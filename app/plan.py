@@ -15,13 +15,13 @@ from app.errors import DoesNotFit
 from app.ledger import Ledger, Pages, Part, PastTurn, TurnRecord, merge_pages, read_ledger
 from app.pages import format_pages
 from app.passages import in_reading_order
-from app.prompts import DocumentText, PromptWriter, UserTurn, is_small, passages_text
+from app.prompts import DocumentText, PromptWriter, UserTurn, is_small
 from app.turn import Passage, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SMALL_PASSAGES, SMALL_PASSAGE_TOKENS = 4, 900
+SMALL_PASSAGES, SMALL_PASSAGE_TOKENS = 3, 900
 LARGE_PASSAGES, LARGE_CONTEXT_SHARE = 8, 0.33
 
 
@@ -117,13 +117,14 @@ class Planner:
         taken: list[Passage] = []
         spent = 0
         for passage in passages[:most]:
-            spent += len(self.writer.tokenizer.encode(passages_text([passage])))
+            spent += len(self.writer.passages([passage]))
             if taken and spent > budget:
                 break
             taken.append(passage)
         least = min(2, len(taken))
         while len(taken) >= least:
-            turn = UserTurn(question, passages=in_reading_order(taken, document_ids))
+            ordered = tuple(taken) if small else in_reading_order(taken, document_ids)
+            turn = UserTurn(question, passages=ordered)
             plan = make(turn, "passages")
             if self._fits(plan):
                 return plan

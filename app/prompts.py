@@ -105,6 +105,11 @@ def passages_text(passages: Sequence[Passage]) -> str:
     return "".join(parts)
 
 
+def bare_passages_text(passages: Sequence[Passage]) -> str:
+    """Passages as running text, without markers: a small model copies markers instead of answering."""
+    return "".join(" ".join(passage.text.split()) + "\n\n" for passage in passages)
+
+
 def question_text(turn: UserTurn) -> str:
     return f"Question: {turn.question.strip()}" if turn.documents or turn.passages else turn.question.strip()
 
@@ -118,11 +123,13 @@ class PromptWriter:
         skeleton: Skeleton,
         system: str,
         document_ids: Callable[[DocumentText], Sequence[int]],
+        small: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.skeleton = skeleton
         self.system = system
         self.document_ids = document_ids
+        self.small = small
 
     def start(self, turn: UserTurn, past: Sequence[tuple[UserTurn, str]] = ()) -> tuple[Part, ...]:
         """A prompt from its first token: system text, earlier turns with their answers, then `turn`."""
@@ -148,6 +155,10 @@ class PromptWriter:
         close = self._skeleton(f"\n{CLOSE}\n\n") if self.open_thinking else ()
         return (*close, *self.tokenizer.encode(text))
 
+    def passages(self, passages: Sequence[Passage]) -> list[int]:
+        """Ids of passages as this model reads them best."""
+        return self.tokenizer.encode((bare_passages_text if self.small else passages_text)(passages))
+
     @property
     def open_thinking(self) -> bool:
         """Whether the template leaves a thinking block open at the beginning of an answer."""
@@ -158,7 +169,7 @@ class PromptWriter:
             Part(tuple(self.document_ids(document)), document.id, tuple(page.index for page in document.pages))
             for document in turn.documents
         ]
-        ids = self.tokenizer.encode(passages_text(turn.passages)) if turn.passages else []
+        ids = self.passages(turn.passages) if turn.passages else []
         ids += self.tokenizer.encode(question_text(turn))
         ids += self._skeleton(open_answer)
         return [*parts, Part(tuple(ids))]
