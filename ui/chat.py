@@ -16,12 +16,13 @@ from pathlib import Path
 import gradio as gr
 
 from app.errors import as_app_error
-from ui.backend import Backend, ReadingChoice
+from app.turn import TurnState
+from ui.backend import Backend, JobLike, ReadingChoice
 from ui.render.html import error_card, one_line
 from ui.render.sidebar import Editing
 from ui.screen import Screen, Updates
 from ui.strings import text
-from ui.uploads import Uploads
+from ui.uploads import Upload, Uploads
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
@@ -84,14 +85,26 @@ class Chat:
     def act(self, message: str, conversation_id: str, reading: ReadingChoice, search: str) -> Updates:
         """A button in the page's own markup, as app.js reports it: action, value, typed text. All are untrusted."""
         try:
-            sent = json.loads(message)
-            action, value, typed = str(sent["action"]), str(sent["value"]), str(sent.get("typed") or "")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return {"action": ""}
-        try:
-            return {"action": "", **self._act(action, value, typed, conversation_id, reading, search)}
+            done = self._act(*_parse(message), conversation_id, reading, search)
         except Exception as error:
-            return {"action": "", **self.open(conversation_id, search), "notice": _problem(error)}
+            done = {**self.open(conversation_id, search), "notice": _problem(error)}
+        return {"action": "", **_follow(), **done}
+
+    def edit(self, message: str, conversation_id: str, search: str) -> Updates:
+        """The same for buttons that change only the list of conversations: a running answer goes on being shown."""
+        action, value, typed = _parse(message)
+        try:
+            if action == "rename" and self._existing(value):
+                title = " ".join(typed.split())[:TITLE_LENGTH]
+                self.backend.rename(value, title)
+                return {**self.screen.sidebar(conversation_id, search), **self.screen.top(conversation_id)}
+        except Exception as error:
+            return {**self.screen.sidebar(conversation_id, search), "notice": _problem(error)}
+        editing: dict[str, Editing] = {
+            "rename-ask": Editing(value, "rename"),
+            "delete-ask": Editing(value, "delete"),
+        }
+        return self.screen.sidebar(conversation_id, search, editing.get(action))
 
     def _act(
         self, action: str, value: str, typed: str, conversation_id: str, reading: ReadingChoice, search: str
@@ -99,16 +112,6 @@ class Chat:
         match action:
             case "open":
                 return self.open(value, search)
-            case "rename-ask" | "delete-ask":
-                what = "rename" if action == "rename-ask" else "delete"
-                return self.screen.sidebar(conversation_id, search, Editing(value, what))
-            case "edit-cancel":
-                return self.screen.sidebar(conversation_id, search)
-            case "rename":
-                title = " ".join(typed.split())[:TITLE_LENGTH]
-                if title and self._existing(value):
-                    self.backend.rename(value, title)
-                return {**self.screen.sidebar(conversation_id, search), **self.screen.top(conversation_id)}
             case "delete":
                 if self._existing(value):
                     self.uploads.forget_conversation(value)
@@ -121,10 +124,10 @@ class Chat:
                 return self.open(conversation_id, search)
             case "unlock":
                 self.uploads.unlock(value, typed)
-                return {**self.screen.documents(conversation_id), **_follow()}
+                return self.screen.documents(conversation_id)
             case "upload-close":
                 self.uploads.close_one(value)
-                return {**self.screen.documents(conversation_id), **self.screen.messages(conversation_id), **_follow()}
+                return {**self.screen.documents(conversation_id), **self.screen.messages(conversation_id)}
             case "sample":
                 return self._add_sample(value, search)
             case "suggest":
@@ -141,8 +144,11 @@ class Chat:
         """Yields what changed, about ten times a second, until nothing runs in this conversation."""
         if not conversation_id:
             return
-        job = None
-        seen_state, seen_uploads = None, self.uploads.of(conversation_id)
+        job: JobLike | None = None
+        seen_state: TurnState | None = None
+        seen_uploads: tuple[Upload, ...] = ()
+        # Whatever ended between the page's last answer and this moment shows here.
+        yield await asyncio.to_thread(self._settled, conversation_id, search)
         while True:
             updates: Updates = {}
             job = job or self.backend.current(conversation_id)
@@ -154,11 +160,11 @@ class Chat:
                 else:
                     updates |= self.screen.live(seen_state)
             uploads = self.uploads.of(conversation_id)
-            if uploads != seen_uploads:
+            if len(uploads) != len(seen_uploads):
+                updates |= await asyncio.to_thread(self._settled, conversation_id, search)
+            elif uploads != seen_uploads:
                 updates |= await asyncio.to_thread(self.screen.documents, conversation_id)
-                if len(uploads) != len(seen_uploads):
-                    updates |= await asyncio.to_thread(self._settled, conversation_id, search)
-                seen_uploads = uploads
+            seen_uploads = uploads
             if updates:
                 yield updates
             quiet = job is None and not any(upload.busy for upload in uploads)
@@ -195,6 +201,17 @@ class Chat:
             return {"notice": self.screen.notice(text("ask.busy")), **_follow()}
         self.backend.retry(conversation_id, reading, pages)
         return self.open(conversation_id, search)
+
+
+def _parse(message: str) -> tuple[str, str, str]:
+    """(action, value, typed text); three empty ones for anything that app.js would not send."""
+    try:
+        sent = json.loads(message)
+    except ValueError:
+        return "", "", ""
+    if not isinstance(sent, dict):
+        return "", "", ""
+    return str(sent.get("action", "")), str(sent.get("value", "")), str(sent.get("typed", ""))
 
 
 def _follow() -> Updates:

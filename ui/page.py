@@ -28,6 +28,7 @@ def build_page(chat: Chat) -> gr.Blocks:
         parts["action"] = gr.Textbox(
             elem_id="ub-action", visible="hidden", show_label=False, container=False, max_lines=1
         )
+        edits = gr.Textbox(elem_id="ub-edits", visible="hidden", max_lines=1)
         with gr.Row(elem_id="ub-shell"):
             with gr.Column(elem_id="ub-side", scale=0, min_width=0):
                 gr.Markdown(f"<div class='ub-brand'>{text('app.name')}</div>", elem_classes="ub-markup")
@@ -48,7 +49,7 @@ def build_page(chat: Chat) -> gr.Blocks:
                     parts["tray"] = _markup("ub-tray")
                     attach = _composer(parts)
                     parts["status"] = _markup("ub-status")
-        _wire(page, chat, parts, new, search, attach)
+        _wire(page, chat, parts, new, search, attach, edits)
         del theme  # app.js acts on it
     return page
 
@@ -75,7 +76,13 @@ def _composer(parts: dict[str, Any]) -> gr.UploadButton:
 
 
 def _wire(
-    page: gr.Blocks, chat: Chat, parts: dict[str, Any], new: gr.Button, search: gr.Textbox, attach: gr.UploadButton
+    page: gr.Blocks,
+    chat: Chat,
+    parts: dict[str, Any],
+    new: gr.Button,
+    search: gr.Textbox,
+    attach: gr.UploadButton,
+    edits: gr.Textbox,
 ) -> None:
     everything = [parts[name] for name in PARTS]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -114,7 +121,9 @@ def _wire(
     parts["action"].submit(
         named(chat.act), [parts["action"], conversation, parts["reading"], search], trigger_mode="multiple", **leads
     )
-    search.change(named(chat.search), [conversation, search], [parts["side"]], trigger_mode="always_last", **quiet)
+    listing: dict[str, Any] = {**quiet, "outputs": [parts[name] for name in ("follow", "side", "top", "notice")]}
+    search.change(named(chat.search), [conversation, search], trigger_mode="always_last", **listing)
+    edits.submit(named(chat.edit), [edits, conversation, search], trigger_mode="multiple", **listing)
     parts["stop"].click(chat.stop, [conversation], None, queue=False, **quiet)
     parts["reading"].change(
         lambda reading: gr.update(visible=reading == "whole"), parts["reading"], parts["pages"], queue=False, **quiet

@@ -5,10 +5,11 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const THEME = "unabridged-theme";
   const narrow = matchMedia("(max-width: 760px)");
+  const EDITS = new Set(["rename", "rename-ask", "delete-ask", "edit-cancel"]);
   let sent = 0;
 
   function send(action, value, typed = "") {
-    const box = find("#ub-action textarea, #ub-action input");
+    const box = find(`${EDITS.has(action) ? "#ub-edits" : "#ub-action"} :is(textarea, input)`);
     if (!box) return;
     const set = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value").set;
     set.call(box, JSON.stringify({ action, value, typed, n: ++sent }));
