@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--base-times", type=float, default=4.0, help="RoPE base multiplied by this (1: as trained)")
     parser.add_argument("--kv-format", default="bf16")
     parser.add_argument("--decode-weights", default="auto")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--peer-device", default="cpu")
     args = parser.parse_args()
@@ -69,6 +70,7 @@ def main() -> None:
         rope_scaling=scaling,
         kv_format=args.kv_format,
         decode_weights=args.decode_weights,
+        device=args.device,
     )
     engine = Engine.load(config)
     peer = load_peer(args.model, args.base_times, args.peer_device) if args.peer else None
