@@ -144,10 +144,10 @@ class Chat:
         """Yields what changed, about ten times a second, until nothing runs in this conversation."""
         if not conversation_id:
             return
-        job: JobLike | None = None
+        # Looked at before the first showing: what ends meanwhile is then seen as a change.
+        job: JobLike | None = self.backend.current(conversation_id)
         seen_state: TurnState | None = None
-        seen_uploads: tuple[Upload, ...] = ()
-        # Whatever ended between the page's last answer and this moment shows here.
+        seen_uploads: tuple[Upload, ...] = self.uploads.of(conversation_id)
         yield await asyncio.to_thread(self._settled, conversation_id, search)
         while True:
             updates: Updates = {}
