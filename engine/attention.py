@@ -5,44 +5,47 @@ from collections.abc import Callable
 import torch
 
 from engine.cache import KvCache, Sequence
-from engine.model import Attend
 from kernels.decode_attention import SEGMENT, decode_attention, segments_are_independent
 from kernels.kv_codec import hadamard
 from kernels.prefill_attention import prefill_attention
 
 
-def prefill_attend(
-    cache: KvCache, sequence: Sequence, tokens: int, dtype: torch.dtype, poll: Callable[[], None]
-) -> Attend:
-    """Attention of the next `tokens` tokens to the past and causally to themselves, computed in `dtype`."""
-    slots = cache.new_slots(sequence, tokens)
-    length = sequence.length + tokens
-    view = cache.view(sequence, length, length, dtype)
-    scale = cache.model.head_dim**-0.5
+class PrefillAttention:
+    """The next `tokens` tokens of a prepared sequence attend to the past and causally to themselves, in `dtype`."""
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        cache.append(layer, slots, k, v)
-        ((keys, values),) = view.read(layer)
-        out = prefill_attention(q.to(dtype), keys, values, scale, poll)
-        return hadamard(out) if cache.packs else out
+    def __init__(
+        self, cache: KvCache, sequence: Sequence, tokens: int, dtype: torch.dtype, poll: Callable[[], None]
+    ) -> None:
+        length = sequence.length + tokens
+        self._cache, self._poll, self._dtype = cache, poll, dtype
+        self._slots = cache.new_slots(sequence, tokens)
+        self._view = cache.view(sequence, length, length, dtype)
 
-    return attend
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._cache.append(layer, self._slots, k, v)
+
+    def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
+        ((keys, values),) = self._view.read(layer)
+        out = prefill_attention(q.to(self._dtype), keys, values, self._cache.model.head_dim**-0.5, self._poll)
+        return hadamard(out) if self._cache.packs else out
 
 
-def decode_attend(cache: KvCache, sequence: Sequence, poll: Callable[[], None]) -> tuple[Attend, int]:
-    """Attention of the next token to everything; also the number of KV pages that it reads in each layer."""
-    slots = cache.new_slots(sequence, 1)
-    length = sequence.length + 1
-    view = cache.view(sequence, length, SEGMENT if _layout_is_free(cache) else length)
-    scale = cache.model.head_dim**-0.5
+class DecodeAttention:
+    """The next token of a prepared sequence attends to everything. `pages`: KV pages that it reads in each layer."""
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        poll()
-        cache.append(layer, slots, k, v)
-        out = decode_attention(q[0], view.read(layer), scale)
-        return (hadamard(out) if cache.packs else out)[None]
+    def __init__(self, cache: KvCache, sequence: Sequence) -> None:
+        length = sequence.length + 1
+        self._cache = cache
+        self._slots = cache.new_slots(sequence, 1)
+        self._view = cache.view(sequence, length, SEGMENT if _layout_is_free(cache) else length)
+        self.pages = self._view.pages
 
-    return attend, view.pages
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._cache.append(layer, self._slots, k, v)
+
+    def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
+        out = decode_attention(q[0], self._view.read(layer), self._cache.model.head_dim**-0.5)
+        return (hadamard(out) if self._cache.packs else out)[None]
 
 
 def _layout_is_free(cache: KvCache) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine.attention import decode_attend
+from engine.attention import DecodeAttention
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
 
@@ -17,9 +17,9 @@ def decode_token(
 
     `poll` may raise to give up; the sequence is then as before.
     """
-    attend, pages = decode_attend(cache, sequence, poll)
+    attention = DecodeAttention(cache, sequence)
     ids = torch.tensor([token], device=cache.device)
-    hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attend)
+    hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
     logits = decoder.logits(hidden)[0]
     cache.commit(sequence, [token], by_decode=True)
-    return logits, pages
+    return logits, attention.pages

@@ -6,11 +6,12 @@
     logits = head(rms_norm(x))
 
 The flags: a bias on q, k and v (Qwen2), an RMS norm on the heads of q and k (Qwen3), tied embeddings. The residual
-stream is float32. Where attention gets its keys and values from is the caller's business: it passes `attend`.
+stream is float32. Where keys and values are kept is the caller's business: it passes an `Attention`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -21,8 +22,17 @@ from kernels.rms_norm import rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
 
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(layer, q [t, heads, d], k and v [t, kv_heads, d]) -> [t, heads, d]; keys and queries come rotated."""
+
+class Attention(Protocol):
+    """Keeps the keys and values of t new tokens and attends with their queries; queries and keys come rotated."""
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """k and v [t, kv_heads, d]."""
+        ...
+
+    def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
+        """q [t, heads, d] -> [t, heads, d], after `append` for the same layer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +66,43 @@ class Decoder:
         ids: torch.Tensor,
         start: int,
         layers: Sequence[LayerWeights],
-        attend: Attend,
-        poll: Callable[[], None] | None = None,
+        attention: Attention,
+        poll: Callable[[], None],
+        kv_only: bool = False,
     ) -> torch.Tensor:
-        """ids [t] at positions from start on -> float32 [t, hidden]. `poll` runs between steps and may raise."""
+        """ids [t] at positions from `start` on -> float32 [t, hidden]. `poll` runs between steps and may raise.
+
+        `kv_only`: nothing is wanted but keys and values; the result then lacks the last layer.
+        """
+        config = self.config
         angles = self.rope.angles(start, start + ids.shape[0])
         x = self.embed[ids].float()
         for index, layer in enumerate(layers):
-            x = x + self._attention(index, layer, x, angles, attend)
-            if poll:
-                poll()
-            x = x + linear(swiglu(linear(rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)), layer.down)
-            if poll:
-                poll()
+            q, k, v = self._qkv(layer, rms_norm(x, layer.attn_norm, config.norm_eps), angles)
+            attention.append(index, k, v)
+            if kv_only and index == len(layers) - 1:
+                break
+            x = x + linear(attention.attend(index, q).flatten(1), layer.o)
+            poll()
+            x = x + linear(swiglu(linear(rms_norm(x, layer.ffn_norm, config.norm_eps), layer.gate_up)), layer.down)
+            poll()
         return x
 
-    def _attention(
-        self,
-        index: int,
-        layer: LayerWeights,
-        x: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-        attend: Attend,
-    ) -> torch.Tensor:
-        config, tokens = self.config, x.shape[0]
-        qkv = linear(rms_norm(x, layer.attn_norm, config.norm_eps), layer.qkv).float()
-        qkv = qkv.view(tokens, config.heads + 2 * config.kv_heads, config.head_dim)
-        qk, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), dim=1)
+    def _qkv(
+        self, layer: LayerWeights, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q [t, heads, d], k and v [t, kv_heads, d] from the normed x [t, hidden]; q and k rotated."""
+        config = self.config
+        heads = (config.heads, config.kv_heads)
+        qkv = linear(x, layer.qkv).float().unflatten(1, (-1, config.head_dim))
+        qk, v = qkv.split((sum(heads), config.kv_heads), dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk.split((config.heads, config.kv_heads), dim=1)
+            q, k = qk.split(heads, dim=1)
             qk = torch.cat(
                 (rms_norm(q, layer.q_norm, config.norm_eps), rms_norm(k, layer.k_norm, config.norm_eps)), dim=1
             )
-        q, k = rope(qk, *angles).split((config.heads, config.kv_heads), dim=1)
-        return linear(attend(index, q, k, v).reshape(tokens, -1), layer.o)
+        q, k = rope(qk, *angles).split(heads, dim=1)
+        return q, k, v
 
     def logits(self, hidden: torch.Tensor, head: Weight | None = None) -> torch.Tensor:
         """hidden [t, hidden] -> float32 [t, vocab]."""

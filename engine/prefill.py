@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from engine.attention import prefill_attend
+from engine.attention import PrefillAttention
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
 
@@ -21,15 +21,20 @@ def chunk_ends(start: int, end: int, chunk: int, stops: Iterable[int] = ()) -> l
 
 @torch.inference_mode()
 def prefill_chunk(
-    decoder: Decoder, cache: KvCache, sequence: Sequence, ids: SequenceOf[int], poll: Callable[[], None]
+    decoder: Decoder,
+    cache: KvCache,
+    sequence: Sequence,
+    ids: SequenceOf[int],
+    poll: Callable[[], None],
+    kv_only: bool = True,
 ) -> torch.Tensor:
-    """Append `ids` to a prepared sequence -> hidden states float32 [t, hidden].
+    """Append `ids` to a prepared sequence -> hidden states float32 [t, hidden], of use only without `kv_only`.
 
     `poll` may raise to give up; the sequence is then as before.
     """
     dtype = torch.float32 if cache.device.type == "cpu" else decoder.embed.dtype
-    attend = prefill_attend(cache, sequence, len(ids), dtype, poll)
+    attention = PrefillAttention(cache, sequence, len(ids), dtype, poll)
     tokens = torch.tensor(ids, device=cache.device)
-    hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attend, poll)
+    hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attention, poll, kv_only)
     cache.commit(sequence, ids, by_decode=False)
     return hidden

@@ -36,10 +36,10 @@ def _flash(
 
 
 def merge_attention(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Merge (output, log-sum-exp) of disjoint sets of keys, in the order given -> [heads, t, d]."""
+    """Merge (output, log-sum-exp) of disjoint sets of keys, in the order given -> [..., heads, t, d]."""
     if len(parts) == 1:
         return parts[0][0]
-    lse = torch.stack([part[1] for part in parts])  # [parts, heads, t]
+    lse = torch.stack([part[1] for part in parts])  # [parts, ..., heads, t]
     weights = torch.softmax(lse, dim=0).unsqueeze(-1)
     out = parts[0][0] * weights[0]
     for (part, _), weight in zip(parts[1:], weights[1:]):

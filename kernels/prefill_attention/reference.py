@@ -1,7 +1,7 @@
-"""Chunked prefill attention in torch: the past needs no mask, the chunk itself is causal; the two are merged.
+"""Chunked prefill attention in torch: blocks of 256 queries, each to what lies before it, without a mask, and causally
+to itself; the two are merged. Short blocks keep the part that is computed and then masked away small.
 
-Queries of one KV head are stacked into one long query block over the past, so that its keys are read once and never
-copied per query head.
+The query heads of one KV head read the same keys through a view that repeats them without a copy.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import torch
 
 from kernels.partial_attention import merge_attention, partial_attention
 
+_QUERY_BLOCK = 256
 _PAST_KEYS = 8192  # keys per part of the past: how often `poll` is called
 
 
@@ -20,17 +21,25 @@ def prefill_attention(
 
     `poll` is called between parts and may raise to give up.
     """
-    tokens, heads, d = q.shape
+    tokens, past = q.shape[0], k.shape[1] - q.shape[0]
+    out = torch.empty_like(q)
+    for first in range(0, tokens, _QUERY_BLOCK):
+        end = min(first + _QUERY_BLOCK, tokens)
+        out[first:end] = _block(q[first:end], k[:, : past + end], v[:, : past + end], scale, poll)
+    return out
+
+
+def _block(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, poll: Callable[[], None] | None
+) -> torch.Tensor:
+    tokens, heads = q.shape[:2]
     kv_heads, past = k.shape[0], k.shape[1] - tokens
-    group = heads // kv_heads
-    q = q.transpose(0, 1)  # [heads, t, d]
-    own_k, own_v = (x[:, past:].repeat_interleave(group, 0) for x in (k, v))
-    parts = [partial_attention(q, own_k, own_v, scale, causal=True)]
-    stacked = q.reshape(kv_heads, group * tokens, d)
+    q = q.transpose(0, 1).unflatten(0, (kv_heads, heads // kv_heads))  # [kv_heads, group, t, d]
+    k, v = (x[:, None].expand(-1, q.shape[1], -1, -1) for x in (k, v))
+    parts = [partial_attention(q, k[:, :, past:], v[:, :, past:], scale, causal=True)]
     for first in range(0, past, _PAST_KEYS):
         if poll:
             poll()
-        end = min(first + _PAST_KEYS, past)
-        out, lse = partial_attention(stacked, k[:, first:end], v[:, first:end], scale)
-        parts.append((out.reshape(heads, tokens, d), lse.reshape(heads, tokens)))
-    return merge_attention(parts).to(q.dtype).transpose(0, 1)
+        keys = slice(first, min(first + _PAST_KEYS, past))
+        parts.append(partial_attention(q, k[:, :, keys], v[:, :, keys], scale))
+    return merge_attention(parts).flatten(0, 1).transpose(0, 1)

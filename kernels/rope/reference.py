@@ -4,10 +4,10 @@ import torch
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [t, heads, d], cos and sin [t, d / 2] -> [t, heads, d] in the type of x.
+    """x float32 [t, heads, d], cos and sin float32 [t, d / 2] -> [t, heads, d].
 
     Dimension i turns together with dimension i + d / 2 by the angle of its token.
     """
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    half = x.shape[-1] // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    return torch.addcmul(x * torch.cat((cos, cos), -1)[:, None], swapped, torch.cat((-sin, sin), -1)[:, None])

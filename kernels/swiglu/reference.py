@@ -7,4 +7,4 @@ from torch.nn import functional
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """gate_up [t, 2 * ffn] -> [t, ffn]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return functional.silu(gate).mul_(up)

@@ -43,7 +43,9 @@ def all_logits(engine: Engine, ids: Sequence[int], chunk: int, decoded: int = 0)
         split = len(ids) - decoded
         for first in range(0, split, chunk):
             part = ids[first : min(first + chunk, split)]
-            rows.append(engine.decoder.logits(prefill_chunk(engine.decoder, cache, sequence, part, lambda: None)))
+            rows.append(
+                engine.decoder.logits(prefill_chunk(engine.decoder, cache, sequence, part, lambda: None, kv_only=False))
+            )
         for token in ids[split:]:
             rows.append(decode_token(engine.decoder, cache, sequence, token, lambda: None)[0][None])
     return torch.cat(rows)
