@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--lengths", default="1000,4000,7000")
     parser.add_argument("--base-times", type=float, default=4.0, help="RoPE base multiplied by this (1: as trained)")
+    parser.add_argument("--yarn", type=float, default=1.0, help="YaRN by this factor over the trained 8192 tokens")
     parser.add_argument("--kv-format", default="bf16")
     parser.add_argument("--decode-weights", default="auto")
     parser.add_argument("--device", default="cpu")
@@ -63,6 +64,8 @@ def main() -> None:
 
     factor = args.base_times ** ((64 - 2) / 64)
     scaling = RopeScaling(kind="ntk", factor=factor) if args.base_times != 1 else None
+    if args.yarn != 1:
+        scaling = RopeScaling(kind="yarn", factor=args.yarn, original_context=8192)
     lengths = [int(n) for n in args.lengths.split(",")]
     config = EngineConfig(
         model=args.model,
@@ -96,7 +99,7 @@ def main() -> None:
                     "peer_text": peer_text,
                 }
             rows.append(row)
-            print({k: v for k, v in row.items() if not k.endswith("text")}, flush=True)
+            print({k: v for k, v in row.items() if k != "peer_text"}, flush=True)
     print("length depth ours peer")
     for length in lengths:
         for depth in DEPTHS:
