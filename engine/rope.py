@@ -19,10 +19,11 @@ class Rope:
     amplitude: float
 
     def angles(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of the positions start to end - 1, float32 [end - start, head_dim / 2]."""
+        """cos and sin of the positions start to end - 1, float32 [t, head_dim], as `kernels.rope` takes them."""
         positions = torch.arange(start, end, dtype=torch.float32, device=self.inv_freq.device)
         angles = positions[:, None] * self.inv_freq
-        return angles.cos() * self.amplitude, angles.sin() * self.amplitude
+        cos, sin = angles.cos() * self.amplitude, angles.sin() * self.amplitude
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def resolve_rope(model: ModelConfig, scaling: RopeScaling, context: int, device: str = "cpu") -> Rope:

@@ -20,7 +20,12 @@ def test_rope_turns_pairs_of_halves(random):
     pairs = torch.complex(x[..., :8].double(), x[..., 8:].double())
     turned = pairs * torch.polar(torch.ones(7, 1, 8, dtype=torch.float64), angles[:, None].double())
     expected = torch.cat((turned.real, turned.imag), -1)
-    torch.testing.assert_close(rope(x, angles.cos(), angles.sin()).double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        rope(x, torch.cat((angles.cos(), angles.cos()), -1), torch.cat((-angles.sin(), angles.sin()), -1)).double(),
+        expected,
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def test_swiglu(random):
