@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,12 @@ from app.pages import PageChoice
 from app.paths import Paths
 from app.plan import choose_reading
 from app.sample import QUESTIONS, SAMPLE_PDF
-from ui.backend import DocumentView, FitView, ModelView, Progress, ReadingChoice, Sample
+from ui.backend import ConversationLike, DocumentView, FitView, MessageLike, ModelView, Progress, ReadingChoice, Sample
 from ui.strings import text
 
 if TYPE_CHECKING:
     from app.jobs import Job
     from app.wiring import App
-    from storage import Conversation, Document, Message
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class AppBackend:
     def __init__(self, app: App) -> None:
         self.app = app
         self._notes: dict[str, tuple[str, ...]] = {}
-        self._refused: set[str] = set()
+        self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count-tokens")
+        self._counts: dict[tuple[str, ...], Future[None]] = {}
 
     @property
     def temp_dir(self) -> Path:
@@ -41,7 +42,7 @@ class AppBackend:
         model = self.app.model
         reading = choose_reading("auto", self.app.settings.reading, model.parameters, True)
         return ModelView(
-            label=model.label,
+            label=text("status.demo_name") if model.is_demo else model.label,
             profile=self.app.profile,
             context=self.app.context,
             reading="whole" if reading == "whole" else "passages",
@@ -51,10 +52,10 @@ class AppBackend:
     def sample(self) -> Sample:
         return Sample(SAMPLE_PDF, QUESTIONS)
 
-    def conversations(self, search: str = "") -> Sequence[Conversation]:
+    def conversations(self, search: str = "") -> Sequence[ConversationLike]:
         return conversations.list(self.app, search)
 
-    def conversation(self, conversation_id: str) -> Conversation | None:
+    def conversation(self, conversation_id: str) -> ConversationLike | None:
         # Looked up in the list, so that an id from the browser that no longer exists is no error.
         known = self.app.library.conversations() if conversation_id else ()
         return next((c for c in known if c.id == conversation_id), None)
@@ -68,19 +69,20 @@ class AppBackend:
     def delete(self, conversation_id: str) -> None:
         conversations.delete(self.app, conversation_id)
 
-    def messages(self, conversation_id: str) -> Sequence[Message]:
+    def messages(self, conversation_id: str) -> Sequence[MessageLike]:
         return conversations.messages(self.app, conversation_id)
 
     def documents(self, conversation_id: str) -> list[DocumentView]:
         tokens = self._tokens_by_document(conversation_id)
         return [
-            DocumentView(d.id, d.name, d.kind, d.pages, tokens.get(d.id), self._page_notes(d))
+            DocumentView(d.id, d.name, d.kind, d.pages, tokens.get(d.id), self._page_notes(d.id, d.pages))
             for d in self.app.library.documents(conversation_id)
         ]
 
     def add_file(
         self, conversation_id: str, path: Path, password: str | None, progress: Progress, cancel: threading.Event
     ) -> None:
+        self.app.engine_service.warm_up()  # a question will follow: the model loads while the file is read
         passwords = {str(path): password} if password else None
         (added,) = documents.add_files(
             self.app,
@@ -123,21 +125,35 @@ class AppBackend:
         return dict(fit.tokens_by_document) if fit is not None else {}
 
     def _fit(self, conversation_id: str) -> documents.Fit | None:
-        """None while the model cannot be read: a question says so, the rest of the page goes on."""
-        try:
-            return documents.fit(self.app, conversation_id)
-        except AppError as error:
-            if error.message not in self._refused:
-                self._refused.add(error.message)
-                log.warning("Tokens cannot be counted: %s", error.message)
+        """Counting needs the model's tokenizer, which takes seconds to read: the first time it is done elsewhere."""
+        count = self._count(conversation_id)
+        if not count.done() or count.exception() is not None:
             return None
+        return documents.fit(self.app, conversation_id)
 
-    def _page_notes(self, document: Document) -> tuple[str, ...]:
-        if document.id not in self._notes:
-            unread = [row.index for row in self.app.library.pages(document.id) if row.flag in ("scanned", "garbled")]
-            note = text("doc.unread", count=len(unread), total=document.pages)
-            self._notes[document.id] = (note,) if unread else ()
-        return self._notes[document.id]
+    def counting(self, conversation_id: str) -> bool:
+        return bool(conversation_id) and not self._count(conversation_id).done()
+
+    def _count(self, conversation_id: str) -> Future[None]:
+        key = tuple(document.id for document in self.app.library.documents(conversation_id))
+        if key not in self._counts:
+            self._counts[key] = self._counter.submit(self._count_now, conversation_id)
+        return self._counts[key]
+
+    def _count_now(self, conversation_id: str) -> None:
+        """A model that cannot be read gives no counts: a question says why, the rest of the page goes on."""
+        try:
+            documents.fit(self.app, conversation_id)
+        except AppError as error:
+            log.warning("Tokens cannot be counted: %s", error.message)
+            raise
+
+    def _page_notes(self, document_id: str, pages: int) -> tuple[str, ...]:
+        if document_id not in self._notes:
+            unread = [row.index for row in self.app.library.pages(document_id) if row.flag in ("scanned", "garbled")]
+            note = text("doc.unread", count=len(unread), total=pages)
+            self._notes[document_id] = (note,) if unread else ()
+        return self._notes[document_id]
 
 
 def _choice(pages: str) -> PageChoice | None:

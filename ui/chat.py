@@ -144,6 +144,7 @@ class Chat:
         """Yields what changed, about ten times a second, until nothing runs in this conversation."""
         if not conversation_id:
             return
+        counting = self.backend.counting(conversation_id)
         # Looked at before the first showing: what ends meanwhile is then seen as a change.
         job: JobLike | None = self.backend.current(conversation_id)
         seen_state: TurnState | None = None
@@ -165,9 +166,12 @@ class Chat:
             elif uploads != seen_uploads:
                 updates |= await asyncio.to_thread(self.screen.documents, conversation_id)
             seen_uploads = uploads
+            if counting and not self.backend.counting(conversation_id):
+                updates |= await asyncio.to_thread(self._settled, conversation_id, search)
+            counting = self.backend.counting(conversation_id)
             if updates:
                 yield updates
-            quiet = job is None and not any(upload.busy for upload in uploads)
+            quiet = job is None and not counting and not any(upload.busy for upload in uploads)
             if quiet and self.backend.current(conversation_id) is None:
                 return
             await asyncio.sleep(POLL_SECONDS)

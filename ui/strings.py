@@ -119,6 +119,7 @@ TEXTS: dict[str, str] = {
     "empty.sample_lead": "A short PDF and three questions to ask it:",
     # status line
     "status.demo": "demo model: 135M, English, often wrong",
+    "status.demo_name": "SmolLM2-135M-Instruct",
     "status.profile": "{profile} profile",
     "status.reused": "re-used {reused} of {total} tokens",
     "status.ttft": "first token {seconds} s",

@@ -157,6 +157,9 @@ class FakeBackend:
         used = sum(d.tokens or 0 for d in self._documents.get(conversation_id, ()))
         return FitView(used + 40 * len(self._messages.get(conversation_id, ())), 11776)
 
+    def counting(self, conversation_id: str) -> bool:
+        return False
+
     def current(self, conversation_id: str) -> FakeJob | None:
         job = self._jobs.get(conversation_id)
         return job if job is not None and not job.state.finished else None

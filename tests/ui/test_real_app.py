@@ -19,7 +19,7 @@ def running(data_dir: Path, model: Path) -> Iterator[str]:
     from app.settings import load_settings
     from app.wiring import App
 
-    settings = load_settings({"model": str(model), "max_answer_tokens": 48}, {}, data_dir)
+    settings = load_settings({"model": str(model), "max_answer_tokens": 32}, {}, data_dir)
     with App.open(settings) as app, ui.launch(app, open_browser=False) as page:
         yield page.address
 
