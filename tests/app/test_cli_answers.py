@@ -39,7 +39,7 @@ def kettle(tmp_path_factory) -> Path:
 
 def ask(data_dir: Path, starter_model: Path, *words: object) -> subprocess.CompletedProcess[str]:
     done = unabridged(
-        "ask", *words, "--model", starter_model, "--max-answer-tokens", 24, data_dir=data_dir, timeout=300
+        "ask", *words, "--model", starter_model, "--max-answer-tokens", 48, data_dir=data_dir, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -52,9 +52,10 @@ def test_whole_document_is_read_once_and_reused_by_a_later_process(tmp_path, ket
     )
     assert list(first) == KEYS
     assert "27" in first["answer"]
-    assert {k: first["citations"][0][k] for k in ("document", "page")} == {"document": "kettle.pdf", "page": 3}
+    assert ("kettle.pdf", 3) in {(citation["document"], citation["page"]) for citation in first["citations"]}
     assert first["passages"][0]["page"] == 3
-    assert (first["reused_tokens"], first["finish_reason"]) == (0, "stop")
+    assert first["reused_tokens"] == 0
+    assert first["finish_reason"] in ("stop", "length")
     assert again["answer"] == first["answer"]
     assert again["prompt_tokens"] == first["prompt_tokens"]
     for later in (again, other):
