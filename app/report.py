@@ -106,14 +106,14 @@ def place(document: str, page: int, label: str) -> str:
     return f"{document}, page {page}{printed}"
 
 
-def stats_line(stats: TurnStats) -> str:
+def stats_line(stats: TurnStats, model: str) -> str:
     """The numbers of one answer in one line."""
     speed = f"{1000 / stats.tpot_ms:.1f} tokens/s" if stats.tpot_ms > 0 else "no speed yet"
     read = "from the best passages" if stats.reading == "passages" else "from the whole document"
     if stats.reading == "none":
         read = "without a document"
     return (
-        f"{stats.model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens | "
+        f"{model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens | "
         f"first token after {stats.ttft_s:.2f} s | {stats.output_tokens} tokens at {speed} | {stats.profile}, "
         f"{stats.kv_format}, {stats.mode}"
     )

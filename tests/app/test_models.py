@@ -84,7 +84,7 @@ def test_folders_cut_short_or_without_weights_are_refused(tmp_path):
     with pytest.raises(BadInput, match="cut short"):
         read_header(folder)
     weights.unlink()
-    with pytest.raises(BadInput, match="no .safetensors"):
+    with pytest.raises(BadInput, match=r"no \.safetensors"):
         read_header(folder)
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**40))
     with pytest.raises(BadInput):
