@@ -281,8 +281,12 @@ class View:
         keys, values = self._workspace[first]
         done = 0
         for packed, slot, tokens in self._runs[first]:
-            read = self._read_packed if packed else self._read_exact
-            keys[:, done : done + tokens], values[:, done : done + tokens] = read(layer, slot, tokens)
+            into = keys[:, done : done + tokens], values[:, done : done + tokens]
+            if packed:
+                self._unpack(layer, slot, tokens, *into)
+            else:
+                for target, source in zip(into, self._read_exact(layer, slot, tokens)):
+                    target.copy_(source)
             done += tokens
         return keys, values
 
@@ -290,8 +294,9 @@ class View:
         cache = self._cache
         return cache.keys[layer, :, slot : slot + tokens], cache.values[layer, :, slot : slot + tokens]
 
-    def _read_packed(self, layer: int, slot: int, tokens: int) -> KeysValues:
+    def _unpack(self, layer: int, slot: int, tokens: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         cache, first, last = self._cache, slot // PAGE, (slot + tokens) // PAGE
-        keys = PackedKeys(*(part[layer, :, first:last] for part in cache.packed_keys))
-        values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in cache.packed_values))
-        return unpack_keys(keys).flatten(1, 2), unpack_values(values)
+        packed_keys = PackedKeys(*(part[layer, :, first:last] for part in cache.packed_keys))
+        packed_values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in cache.packed_values))
+        unpack_keys(packed_keys, out=keys.unflatten(1, (-1, PAGE)))
+        unpack_values(packed_values, out=values)

@@ -24,7 +24,7 @@ class PackedKeys(NamedTuple):
 
 
 class PackedValues(NamedTuple):
-    """codes uint8 [..., tokens, d / 2], dimension 2i in the low half of a byte; scale, minimum fp16 [..., tokens]."""
+    """codes uint8 [..., tokens, d / 2], the first d / 2 in the low half bytes; scale, minimum fp16 [..., tokens]."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -61,19 +61,25 @@ def pack_keys(keys: torch.Tensor) -> PackedKeys:
     return PackedKeys(*_quantize(keys.float(), -2, KEY_LEVELS))
 
 
-def unpack_keys(packed: PackedKeys, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """-> [..., pages, 64, d]."""
-    keys = packed.codes.to(torch.float32)
-    return keys.mul_(packed.scale.float().unsqueeze(-2)).add_(packed.minimum.float().unsqueeze(-2)).to(dtype)
+def unpack_keys(packed: PackedKeys, out: torch.Tensor | None = None) -> torch.Tensor:
+    """-> float32 [..., pages, 64, d], written to `out` if given."""
+    keys = torch.mul(packed.codes, packed.scale.float().unsqueeze(-2), out=out)
+    return keys.add_(packed.minimum.float().unsqueeze(-2))
 
 
 def pack_values(rotated: torch.Tensor) -> PackedValues:
     """rotated [..., tokens, d], d even."""
     codes, scale, minimum = _quantize(rotated.float(), -1, VALUE_LEVELS)
-    return PackedValues(codes[..., 0::2] | (codes[..., 1::2] << 4), scale, minimum)
+    low, high = codes.chunk(2, dim=-1)
+    return PackedValues(low | (high << 4), scale, minimum)
 
 
-def unpack_values(packed: PackedValues, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """-> [..., tokens, d], still rotated."""
-    codes = torch.stack((packed.codes & 15, packed.codes >> 4), dim=-1).flatten(-2).to(torch.float32)
-    return codes.mul_(packed.scale.float().unsqueeze(-1)).add_(packed.minimum.float().unsqueeze(-1)).to(dtype)
+def unpack_values(packed: PackedValues, out: torch.Tensor | None = None) -> torch.Tensor:
+    """-> float32 [..., tokens, d], still rotated; written to `out` if given."""
+    half = packed.codes.shape[-1]
+    if out is None:
+        out = torch.empty(*packed.codes.shape[:-1], 2 * half, device=packed.codes.device)
+    scale = packed.scale.float().unsqueeze(-1)
+    torch.mul(packed.codes & 15, scale, out=out[..., :half])
+    torch.mul(packed.codes >> 4, scale, out=out[..., half:])
+    return out.add_(packed.minimum.float().unsqueeze(-1))
