@@ -20,7 +20,7 @@ from app.turn import Passage
 SMALL_MODEL_PARAMETERS = 10**9
 """Below this a model is not trusted with a whole document: short texts, and answers from passages by default."""
 
-SYSTEM_SMALL = "You answer questions about a text. Give short answers, using only facts that are in the text."
+SYSTEM_SMALL = "Read the text and answer the question with a full sentence."
 SYSTEM_LARGE = """\
 You help a person to work with their documents. Their text stands in this conversation between markers such as \
 [Page 3]; the markers are not part of the text.
