@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 
 from engine import Engine, EngineConfig, RopeScaling, Sampling, ntk_factor
-from tests.engine.tiny_models import FAMILIES, make_model
+from tests.engine.tiny_models import FAMILIES, gguf_name, make_model
 from tests.engine.tools import all_logits, error_ratio, random_ids, tiny_engine, turn
 
 ROPES = {
@@ -93,10 +94,32 @@ def test_kv_formats_stay_close(kv_format, limit, tmp_path):
 
 @pytest.fixture(scope="module")
 def starter_in_transformers(starter_model: Path):
+    """transformers' Llama with the file's weights, read by the gguf package: nothing of our loader is used."""
     transformers = pytest.importorskip("transformers")
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        starter_model.parent, gguf_file=starter_model.name, dtype=torch.float32
-    ).eval()
+    reader = gguf.GGUFReader(starter_model)
+    fields = {name.split(".", 1)[1]: reader.fields[name].contents() for name in reader.fields if "llama." in name}
+    config = transformers.LlamaConfig(
+        hidden_size=fields["embedding_length"],
+        num_hidden_layers=fields["block_count"],
+        num_attention_heads=fields["attention.head_count"],
+        num_key_value_heads=fields["attention.head_count_kv"],
+        intermediate_size=fields["feed_forward_length"],
+        vocab_size=fields["vocab_size"],
+        rms_norm_eps=fields["attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["rope.freq_base"]},
+        max_position_embeddings=fields["context_length"],
+        tie_word_embeddings=True,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    stored = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            values = torch.from_numpy(stored[gguf_name(name)].copy())
+            if count := heads.get(name.split(".")[-2]):  # GGUF interleaves the rows that RoPE pairs
+                values = values.unflatten(0, (count, -1, 2)).transpose(1, 2).flatten(0, 2)
+            weight.copy_(values)
+    return model
 
 
 TEXT = "The Eiffel Tower was finished in 1889. It is 330 metres tall and stands in Paris, the capital of"
