@@ -22,8 +22,9 @@ SCREENSHOTS = "UNABRIDGED_SCREENSHOTS"
 """Names a folder: the browser tests then write what they see there as PNG files."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """Not for the whole session: while Playwright runs, its event loop keeps other tests from running theirs."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("no chromium on this machine (apt-get install chromium)")
