@@ -27,7 +27,7 @@ INCOMING = ".incoming"  # downloads and copies that are not complete yet
 
 _STARTER_PARAMETERS = 134_515_008
 _STARTER_HEAD_DIM = 64
-_STARTER_ROPE_BASE_TIMES = 4.0  # measured: keeps needle and fact questions answerable at 12k (unscaled: 0 of 10)
+_STARTER_ROPE_BASE_TIMES = 2.0  # measured: docs/performance.md, "The starter model past its trained window"
 _STARTER_CONTEXT = 12288
 
 
