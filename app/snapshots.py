@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.errors import AppError, as_app_error
@@ -51,6 +51,16 @@ class SnapshotWriter:
             self._bytes += len(row.payload)
             self._wake.notify_all()
         return True
+
+    def claim(self, owner: str, keys: Sequence[str]) -> None:
+        """Rows that another conversation wrote are this one's too: deleting that one must not take them away."""
+        if not keys:
+            return
+        try:
+            self.store.claim(owner, keys)
+        except Exception as error:
+            self.problem = as_app_error(error)
+            log.warning("Snapshot rows were not shared: %s", self.problem)
 
     def waiting(self, key: str) -> bool:
         with self._wake:
@@ -114,13 +124,19 @@ class SnapshotWriter:
 
 
 class KnownKeys(Container[str]):
-    """Which rows need no export: those stored for this owner's use, or waiting to be written."""
+    """Which rows need no export: those stored already (`stored` collects them), or waiting to be written."""
 
     def __init__(self, writer: SnapshotWriter) -> None:
         self.writer = writer
+        self.stored: list[str] = []
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and (self.writer.waiting(key) or self.writer.store.known_blocks([key]) == 1)
+        if not isinstance(key, str):
+            return False
+        if self.writer.store.known_blocks([key]) == 1:
+            self.stored.append(key)
+            return True
+        return self.writer.waiting(key)
 
 
 def export_when_idle(service: EngineService, writer: SnapshotWriter, conversation_id: str, checkpoint: int) -> None:
@@ -142,5 +158,6 @@ def export_when_idle(service: EngineService, writer: SnapshotWriter, conversatio
                     time.sleep(0.01)
                     yield
                 yield
+        writer.claim(conversation_id, known.stored)
 
     service.when_idle(conversation_id, task)

@@ -45,6 +45,9 @@ class RunningUI:
         """Ends serving and empties the temporary folder. The app stays open. May be called twice."""
         self._server.should_exit = True
         self._thread.join(timeout=10)
+        if self._thread.is_alive():  # a connection that will not end; the sockets must stay until uvicorn lets go
+            self._server.force_exit = True
+            self._thread.join()
         while self._cleanup:
             self._cleanup.pop()()
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app import conversations
 from app.commands.ask import add_reading_flags
 from app.commands.common import add_setting_flags, opened, settings_from
-from app.commands.file_set import is_hidden
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
 from app.errors import AppError, WrongUse
@@ -85,7 +85,7 @@ def _conversation(app: App, args: argparse.Namespace) -> str:
             raise WrongUse(f"There is no conversation {args.conversation!r}.", "Give an id that `chat` printed.")
         return known[0]
     if args.last:
-        latest = [c for c in app.library.conversations() if not is_hidden(app, c.id)]
+        latest = conversations.list(app)
         if not latest:
             raise WrongUse("There is no conversation yet.", "Leave out --last to begin one.")
         return max(latest, key=lambda conversation: conversation.updated).id

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.conversations import HIDDEN, is_hidden
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from app.wiring import App
 
-MARK = "hidden"
-"""Key of the frozen value that keeps a conversation out of lists; its value says why."""
 MARK_VALUE = "command line"
-
-
-def is_hidden(app: App, conversation_id: str) -> bool:
-    """Whether a conversation belongs to the command line rather than to the user's list."""
-    return MARK in app.library.frozen(conversation_id)
 
 
 def settle(app: App, new_id: str) -> str:
@@ -33,7 +28,7 @@ def settle(app: App, new_id: str) -> str:
     if earlier is not None:
         library.delete_conversation(new_id)
         return earlier
-    library.freeze(new_id, MARK, MARK_VALUE)
+    library.freeze(new_id, HIDDEN, MARK_VALUE)
     return new_id
 
 
@@ -55,6 +50,6 @@ def _of_same_documents(app: App, documents: Sequence[str], new_id: str) -> str |
     library = app.library
     for candidate in library.conversations_using(documents[0]) if documents else ():
         same = [document.id for document in library.documents(candidate)] == list(documents)
-        if candidate != new_id and same and library.frozen(candidate).get(MARK) == MARK_VALUE:
+        if candidate != new_id and same and library.frozen(candidate).get(HIDDEN) == MARK_VALUE:
             return candidate
     return None
