@@ -1,5 +1,6 @@
 """From token ids to token ids: model, KV cache, generation. Knows no files of users, no SQL, no user interface."""
 
+from engine import openmp  # before anything imports torch
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, ModelConfig, RopeScaling, Sampling
 from engine.engine import Engine
@@ -41,4 +42,5 @@ __all__ = [
     "Tokenizer",
     "UnsupportedModelError",
     "ntk_factor",
+    "openmp",
 ]
