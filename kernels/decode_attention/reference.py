@@ -33,10 +33,11 @@ def decode_attention(
         if whole < k.shape[1]:
             out, lse = partial_attention(q, k[:, whole:], v[:, whole:], scale)
             parts.append((out[:, None], lse[:, None]))
-    out = torch.cat([out for out, _ in parts], dim=1).float()
+    out = torch.cat([out for out, _ in parts], dim=1).float()  # [kv_heads, segments, group, d]
     if out.shape[1] > 1:
-        weights = torch.cat([lse for _, lse in parts], dim=1).softmax(dim=1)
-        out = (out * weights[..., None]).sum(dim=1)
+        lse = torch.cat([lse for _, lse in parts], dim=1)
+        weights = (lse - lse.amax(dim=1, keepdim=True)).exp_()[..., None]  # torch's softmax is slow over this dimension
+        out = out.mul_(weights).sum(dim=1) / weights.sum(dim=1)
     return out.reshape(heads, d)
 
 
