@@ -35,26 +35,28 @@ QUEUE_POLL_SECONDS = 0.02
 class RunningUI:
     """A page that is being served. address holds the token that lets a browser in; keep it out of logs."""
 
-    def __init__(self, address: str, server: uvicorn.Server, thread: threading.Thread, cleanup: list) -> None:
+    def __init__(self, address: str, server: uvicorn.Server, ended: threading.Event, cleanup: list) -> None:
         self.address = address
         self._server = server
-        self._thread = thread
+        self._ended = ended
         self._cleanup = cleanup
 
     def close(self) -> None:
         """Ends serving and empties the temporary folder. The app stays open. May be called twice."""
         self._server.should_exit = True
-        self._thread.join(timeout=10)
-        if self._thread.is_alive():  # a connection that will not end; the sockets must stay until uvicorn lets go
+        if not self._ended.wait(10):  # a connection that will not end; the sockets must stay until uvicorn lets go
             self._server.force_exit = True
-            self._thread.join()
+            self._ended.wait()
         while self._cleanup:
             self._cleanup.pop()()
 
     def wait(self) -> None:
-        """Blocks until the page is closed; Ctrl-C comes through as KeyboardInterrupt."""
-        while self._thread.is_alive():
-            self._thread.join(timeout=0.5)
+        """Blocks until the page is closed; Ctrl-C comes through as KeyboardInterrupt.
+
+        On an event: in Python 3.11 and 3.12 a Thread.join that is interrupted takes the thread for ended.
+        """
+        while not self._ended.wait(0.5):
+            pass
 
     def __enter__(self) -> RunningUI:
         return self
@@ -97,11 +99,18 @@ def serve(backend: Backend, host: str = "127.0.0.1", port: int = 0, open_browser
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="page", daemon=True)
-    thread.start()
-    _wait_until_started(server, thread)
+    ended = threading.Event()
+
+    def serve_page() -> None:
+        try:
+            server.run(sockets=[listening])
+        finally:
+            ended.set()
+
+    threading.Thread(target=serve_page, name="page", daemon=True).start()
+    _wait_until_started(server, ended)
     address = f"http://127.0.0.1:{port}/?token={token}"
-    running = RunningUI(address, server, thread, [lambda: _empty(temp), uploads.close, listening.close])
+    running = RunningUI(address, server, ended, [lambda: _empty(temp), uploads.close, listening.close])
     if open_browser:
         webbrowser.open(address)
     return running
@@ -171,10 +180,10 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
-def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+def _wait_until_started(server: uvicorn.Server, ended: threading.Event) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
+        if ended.is_set() or time.monotonic() > deadline:
             raise AppError(text("launch.failed"), text("launch.failed_hint"))
         time.sleep(0.02)
 
