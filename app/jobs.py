@@ -73,7 +73,7 @@ class Job:
         try:
             self._store(last)
         except Exception as error:
-            log.exception("The end of a turn could not be stored")
+            _log_failure("The end of a turn could not be stored", error)
             failure = as_app_error(error)
             last = replace(last, phase="failed", error=failure)
         with self._changed:
@@ -100,9 +100,14 @@ class Job:
         try:
             self._work(self)
         except Exception as error:
-            if not isinstance(error, AppError) and not hasattr(error, "hint"):
-                log.exception("A turn failed")
+            _log_failure("A turn failed", error)
             self.finish("failed", error=as_app_error(error))
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """With a traceback, unless the error is one that was foreseen and explains itself."""
+    foreseen = isinstance(error, AppError) or hasattr(error, "hint")
+    log.log(logging.DEBUG if foreseen else logging.ERROR, what, exc_info=error)
 
 
 @dataclass(frozen=True, slots=True)
