@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from app import history
 from app.assistant import answer
 from app.errors import WrongUse
+from app.hidden import is_hidden
 
 if TYPE_CHECKING:
     from app.jobs import Job
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from engine import Engine, Sampling
     from storage import Conversation, Message
 
-HIDDEN = "hidden"
-"""Key of the frozen value that keeps a conversation out of lists; its value says why."""
 STOP_WAIT_S = 5.0
 UNLOAD_WAIT_S = 1.0
 
@@ -33,11 +32,6 @@ def new(app: App, title: str = "") -> Conversation:
 def list(app: App, search: str = "") -> Sequence[Conversation]:
     """Newest first, without hidden ones; `search` keeps those with all its words in title or messages."""
     return [found for found in app.library.conversations(search) if not is_hidden(app, found.id)]
-
-
-def is_hidden(app: App, conversation_id: str) -> bool:
-    """Whether a conversation belongs to the command line rather than to the user's list."""
-    return HIDDEN in app.library.frozen(conversation_id)
 
 
 def rename(app: App, conversation_id: str, title: str) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app import conversations
 from app.commands.ask import add_reading_flags
 from app.commands.common import add_setting_flags, opened, settings_from
 from app.commands.files import add_password_flag, attach
@@ -85,6 +84,8 @@ def _conversation(app: App, args: argparse.Namespace) -> str:
             raise WrongUse(f"There is no conversation {args.conversation!r}.", "Give an id that `chat` printed.")
         return known[0]
     if args.last:
+        from app import conversations
+
         latest = conversations.list(app)
         if not latest:
             raise WrongUse("There is no conversation yet.", "Leave out --last to begin one.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.conversations import HIDDEN, is_hidden
+from app.hidden import HIDDEN, is_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
