@@ -99,6 +99,8 @@ class Planner:
             if plan is not None:
                 return plan
         shortest = self._compact(UserTurn(question, passages=tuple(passages[:1])), "passages")
+        if self._fits(shortest):
+            return shortest
         raise self._too_long(len(shortest.ids), "This question with its best passage", ("a new conversation",))
 
     def _with_passages(

@@ -112,6 +112,19 @@ def test_an_outgrown_conversation_says_so_and_keeps_questions_and_answers() -> N
     assert "1,500" in warnings[0]
 
 
+def test_one_passage_is_read_where_two_do_not_fit() -> None:
+    found = [passage(1, "p" * 150), passage(2, "q" * 150)]
+    plan = planner(435, parameters=SMALL).passages("Why?", found, ["doc"])
+    assert plan.passages == tuple(found[:1])
+    assert len(plan.ids) <= 335
+    past = [after(plan, "Why?")]
+    later = planner(435, past, parameters=SMALL).passages("And?", found, ["doc"])
+    assert later.passages == tuple(found[:1])
+    assert later.warnings
+    with pytest.raises(DoesNotFit):
+        planner(250, parameters=SMALL).passages("Why?", found, ["doc"])
+
+
 def test_questions_and_answers_that_no_longer_fit_are_refused() -> None:
     past = [PastTurn("q" * 400, "a" * 400, None, None)] * 3
     with pytest.raises(DoesNotFit) as caught:
