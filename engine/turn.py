@@ -177,13 +177,18 @@ class Turn:
             yield self._prefilled()
             asked = end in self.checkpoints
             late = end - last_mark >= CHECKPOINT_TOKENS or time.perf_counter() - marked_at >= CHECKPOINT_SECONDS
-            if asked or (late and end < total - 1):
+            if asked or (late and end < total - 1 and end % PAGE == 0):  # a late one need not copy a page
                 yield self._mark(end, pin=asked)
                 last_mark, marked_at = end, time.perf_counter()
 
     def _mark(self, length: int, pin: bool) -> Checkpoint:
-        self.engine.conversations.mark(self.conversation, length, pin)
+        self._keep(length, pin)
         return Checkpoint(length)
+
+    def _keep(self, length: int, pin: bool) -> None:
+        if length % PAGE:
+            self._free_until(lambda: self.engine.cache.exact.free >= 1)
+        self.engine.conversations.mark(self.conversation, length, pin)
 
     def _prefilled(self) -> Prefilled:
         return Prefilled(self.live.length, len(self.prompt), time.perf_counter() - self.started)
@@ -194,7 +199,7 @@ class Turn:
         engine = self.engine
         sampler, filter, detokenizer = Sampler(self.sampling), StopFilter(self.sampling.stop), engine.tokenizer.stream()
         if self.live.length:
-            engine.conversations.mark(self.conversation, self.live.length, pin=False)
+            self._keep(self.live.length, pin=False)
         logits = self._step(self.prompt[-1])
         self.computed += 1
         yield self._prefilled()

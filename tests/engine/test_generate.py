@@ -100,6 +100,17 @@ def test_idle_conversations_make_room(tmp_path):
         assert turn(engine, random_ids(900, ord("a")), conversation="a").ids == answers["a"]
 
 
+def test_timed_checkpoints_of_a_long_read_never_run_out_of_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.turn.CHECKPOINT_TOKENS", 96)
+    engine = tiny_engine(tmp_path, kv_capacity_tokens=1024, prefill_chunk=32)
+    turn(engine, random_ids(920), conversation="idle")
+    assert engine.cache.exact.free == 16  # just what the next turn asks for, so that nothing is unloaded before it
+    read = turn(engine, random_ids(800, 1), conversation="busy", checkpoints=[700])
+    assert read.stats.computed_tokens == 800
+    assert 700 in read.checkpoints
+    assert all(at % 64 == 0 for at in read.checkpoints if at != 700)
+
+
 def test_many_turns_do_not_leak_pages(engine):
     ids = random_ids(150)
     for index in range(12):
