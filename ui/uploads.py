@@ -129,11 +129,20 @@ class Uploads:
             return True
 
     def _forget(self, upload_id: str) -> None:
+        """Ends an upload and deletes what it took in, unless another one still needs that.
+
+        Gradio names folders by content, so uploads of equal files share one.
+        """
         with self._lock:
             upload = self._uploads.pop(upload_id, None)
             self._cancels.pop(upload_id, None)
-        if upload is not None and self._backend.temp_dir.resolve() in upload.path.resolve().parents:
-            # Gradio puts each upload into a folder of its own.
-            shutil.rmtree(upload.path.parent, ignore_errors=True) if upload.path.parent != self._backend.temp_dir else (
-                upload.path.unlink(missing_ok=True)
-            )
+            if upload is None:
+                return
+            temp, path = self._backend.temp_dir.resolve(), upload.path.resolve()
+            if temp not in path.parents:
+                return
+            others = [other.path.resolve() for other in self._uploads.values()]
+            if path.parent != temp and not any(path.parent in other.parents for other in others):
+                shutil.rmtree(path.parent, ignore_errors=True)
+            elif path not in others:
+                path.unlink(missing_ok=True)
