@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from app import history
 from app.assistant import answer
+from app.documents import remove_unused
 from app.errors import WrongUse
 from app.hidden import is_hidden
 
@@ -41,13 +42,19 @@ def rename(app: App, conversation_id: str, title: str) -> None:
     app.library.rename_conversation(conversation_id, title)
 
 
-def delete(app: App, conversation_id: str) -> None:
-    """Stops its jobs and deletes messages, snapshots and KV pages in memory. Documents stay in the library."""
+def delete(app: App, conversation_id: str, *, with_documents: bool = False) -> None:
+    """Stops its jobs and deletes messages, snapshots and KV pages in memory.
+
+    with_documents: deletes its documents too, but for those that another conversation uses; else they stay.
+    """
     for job in app.engine_service.unfinished(conversation_id):
         job.cancel()
         job.wait(STOP_WAIT_S)
     forget_kv(app, conversation_id)
+    documents = [document.id for document in app.library.documents(conversation_id)]
     app.library.delete_conversation(conversation_id)
+    if with_documents:
+        remove_unused(app, documents)
 
 
 def messages(app: App, conversation_id: str) -> Sequence[Message]:

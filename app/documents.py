@@ -20,7 +20,7 @@ from app.errors import AppError, BadInput, Cancelled, as_app_error
 from app.pages import PageChoice
 from app.paths import Paths
 from app.prompts import DocumentText, system_text
-from storage import PageRow
+from storage import NotFound, PageRow
 
 if TYPE_CHECKING:
     from app.wiring import App
@@ -95,8 +95,30 @@ def remove_document(app: App, document_id: str) -> None:
             conversations.forget_kv(app, conversation.id)
     app.library.delete_document(document_id)
     app.forget_tokens(document_id)
+    if any(other.sha256 == document.sha256 for other in app.library.documents()):
+        return  # the same file, read by another version's extractor
     for copy in Paths(app.data_dir).documents.glob(f"{document.sha256}*"):
         copy.unlink(missing_ok=True)
+
+
+def remove_unused(app: App, document_ids: Sequence[str]) -> None:
+    """Deletes those of the documents that no conversation uses any more: nothing on the page would lead to them."""
+    known = {document.id for document in app.library.documents()}
+    for document_id in document_ids:
+        if document_id in known and not app.library.conversations_using(document_id):
+            remove_document(app, document_id)
+
+
+def detach(app: App, conversation_id: str, document_id: str) -> None:
+    """Takes a document out of a conversation, with its token ids, passages and KV there; the last one deletes it."""
+    from app import conversations
+
+    if document_id not in {document.id for document in app.library.documents(conversation_id)}:
+        return
+    app.library.detach(conversation_id, document_id)
+    conversations.forget_document(app, conversation_id, document_id)
+    conversations.forget_kv(app, conversation_id)
+    remove_unused(app, [document_id])
 
 
 def stored_file(app: App, document: Document) -> Path | None:
@@ -159,7 +181,7 @@ def _add(
     else:
         known = _stored_before(app, path)
         if known is not None:
-            app.library.attach(conversation_id, known.id)
+            _attach(app, conversation_id, known)
             report(known.pages, known.pages)
             return AddedFile(path, known, warnings=_page_warnings(app.library.pages(known.id)))
         extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel)
@@ -174,8 +196,17 @@ def _add(
         extracted.size,
         str(path.absolute()),
     )
-    app.library.attach(conversation_id, document.id)
+    _attach(app, conversation_id, document)
     return AddedFile(path, document, None, extracted.warnings, extracted.skipped)
+
+
+def _attach(app: App, conversation_id: str, document: Document) -> None:
+    """A conversation that was deleted while the file was read leaves nothing of it behind."""
+    try:
+        app.library.attach(conversation_id, document.id)
+    except NotFound:
+        remove_unused(app, [document.id])
+        raise
 
 
 def _stored_before(app: App, path: Path) -> Document | None:

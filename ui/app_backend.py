@@ -67,7 +67,7 @@ class AppBackend:
         conversations.rename(self.app, conversation_id, title)
 
     def delete(self, conversation_id: str) -> None:
-        conversations.delete(self.app, conversation_id)
+        conversations.delete(self.app, conversation_id, with_documents=True)
 
     def messages(self, conversation_id: str) -> Sequence[MessageLike]:
         return conversations.messages(self.app, conversation_id)
@@ -100,7 +100,7 @@ class AppBackend:
     def remove_document(self, conversation_id: str, document_id: str) -> None:
         if self.app.engine_service.current(conversation_id) is not None:
             raise AppError(text("doc.in_use"), text("doc.in_use_hint"))
-        self.app.library.detach(conversation_id, document_id)
+        documents.detach(self.app, conversation_id, document_id)
 
     def fit(self, conversation_id: str) -> FitView | None:
         """Documents read whole plus all turns, against the context less the room for an answer."""
