@@ -32,6 +32,12 @@ MOST_PAYLOAD_BYTES = 256 * 1024 * 1024
 MOST_QUOTA_BYTES = 200 * 10**9
 FREE_PAGES_KEPT = 1024  # 64 MB of freed pages wait for re-use before the file is made smaller
 _IN_KEYS = "IN (SELECT value FROM json_each(?))"
+_WITH_PREFIX = f"""
+    WITH RECURSIVE prefix (key, parent) AS (
+        SELECT key, parent FROM snapshots WHERE key {_IN_KEYS}
+        UNION SELECT snapshots.key, snapshots.parent FROM snapshots JOIN prefix ON snapshots.key = prefix.parent
+    )
+"""
 
 
 class SnapshotLike(Protocol):
@@ -63,6 +69,7 @@ class SnapshotStore:
         self.quota_bytes = quota_bytes
         self._file = file
         self._touched: dict[str, float] = {}
+        self._too_large: set[str] = set()  # owners whose snapshots were cut short, said once each
 
     @classmethod
     def open(cls, folder: Path, quota_bytes: int) -> "SnapshotStore":
@@ -140,7 +147,8 @@ class SnapshotStore:
         """Stores rows (each after its parent) for `owner`, evicting the least recently used ones of others if needed.
 
         Returns the bytes newly written; a row that is stored already, and every stored ancestor, only gets one more
-        owner. If the rows alone exceed the quota the leading ones are stored and the rest is left out. Raises DiskFull,
+        owner. If the rows alone exceed the quota the leading ones are stored and the rest is left out, also when they
+        come in several calls: a row whose parent is not stored ends the put (one at token 0 has none). Raises DiskFull,
         FolderNotWritable or another StorageError; commits (at most 64 MB, or one row) that were made before stay.
         """
         _need_owner(owner)
@@ -151,7 +159,6 @@ class SnapshotStore:
             done, stored = self._file.write(lambda db, batch=batch: self._put_batch(db, owner, fingerprint, batch, own))
             written += done
             if stored < len(batch):
-                log.warning("the snapshot of %s does not fit into the quota of %d bytes", owner, self.quota_bytes)
                 break
         return written
 
@@ -180,6 +187,7 @@ class SnapshotStore:
                 db.conn.execute("PRAGMA secure_delete = FAST").fetchall()
 
         self._file.write(work)
+        self._too_large.discard(owner)
 
     def pin(self, owner: str, pinned: bool = True) -> None:
         """Rows of a pinned owner are never evicted."""
@@ -243,8 +251,8 @@ class SnapshotStore:
         moment = time.time()
         with db.atomic():
             self._store_times(db)
-            query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
-            known = {row[0] for row in db.execute(query, (_keys([row.key for row in batch]),))}
+            batch, known = _linked(db, fingerprint, batch)
+            own = {*own, *_ancestors(db, [row.key for row in batch] + [row.parent for row in batch])}
             held, new = _held(db), sum(_row_bytes(row) for row in batch if row.key not in known)
             held -= _evict(db, held + new - self.quota_bytes, protected=own)
             written = stored = 0
@@ -252,6 +260,7 @@ class SnapshotStore:
                 if row.key not in known:
                     size = _row_bytes(row)
                     if held + written + size > self.quota_bytes:
+                        self._say_too_large(owner)
                         break
                     _insert(db, fingerprint, row, size, moment)
                     known.add(row.key)
@@ -262,6 +271,11 @@ class SnapshotStore:
             db.execute(f"UPDATE snapshots SET last_used = ? WHERE key {_IN_KEYS}", (moment, _keys(keys)))
         _shrink(db, keep_pages=FREE_PAGES_KEPT)
         return written, stored
+
+    def _say_too_large(self, owner: str) -> None:
+        if owner not in self._too_large:
+            self._too_large.add(owner)
+            log.warning("the snapshot of %s does not fit into the quota of %d bytes", owner, self.quota_bytes)
 
     def _store_times(self, db: Database) -> None:
         touched, self._touched = self._touched, {}
@@ -310,19 +324,30 @@ def _insert(db: Database, fingerprint: str, row: SnapshotRow, size: int, moment:
     db.execute("INSERT INTO payloads (snapshot_id, payload) VALUES (?, ?)", (cursor.lastrowid, row.payload))
 
 
+def _linked(
+    db: Database, fingerprint: str, batch: Sequence[SnapshotRow]
+) -> tuple[Sequence[SnapshotRow], set[str]]:
+    """(the leading rows whose ancestors are stored or come before them, the keys of the batch that are stored)."""
+    query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
+    stored = {row[0] for row in db.execute(query, (_keys([key for row in batch for key in (row.key, row.parent)]),))}
+    known = {row.key for row in batch} & stored
+    reachable = {fingerprint} | stored
+    for position, row in enumerate(batch):
+        if row.first_token and row.parent not in reachable:
+            return batch[:position], known
+        reachable.add(row.key)
+    return batch, known
+
+
+def _ancestors(db: Database, keys: Sequence[str]) -> set[str]:
+    """The stored rows among `keys` and everything they build on."""
+    return {row[0] for row in db.execute(f"{_WITH_PREFIX} SELECT key FROM prefix", (_keys(keys),))}
+
+
 def _add_owner(db: Database, owner: str, keys: Sequence[str]) -> None:
     """Owners own whole prefixes: a row is of no use without its ancestors."""
-    db.execute(
-        f"""
-        INSERT OR IGNORE INTO owners (owner, key)
-        WITH RECURSIVE prefix (key, parent) AS (
-            SELECT key, parent FROM snapshots WHERE key {_IN_KEYS}
-            UNION SELECT snapshots.key, snapshots.parent FROM snapshots JOIN prefix ON snapshots.key = prefix.parent
-        )
-        SELECT ?, key FROM prefix
-        """,
-        (_keys(keys), owner),
-    )
+    query = f"INSERT OR IGNORE INTO owners (owner, key) {_WITH_PREFIX} SELECT ?, key FROM prefix"
+    db.execute(query, (_keys(keys), owner))
 
 
 def _evict(db: Database, need_bytes: int, protected: Collection[str]) -> int:

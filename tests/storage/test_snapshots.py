@@ -47,7 +47,7 @@ def test_the_file_has_the_promised_settings(store: SnapshotStore) -> None:
 )
 def test_rows_round_trip(store: SnapshotStore, payload: bytes, ids: tuple, first: int, kind: str) -> None:
     row = SnapshotRow(kind, key((payload, ids, first, kind)), key("root"), first, ids, payload)
-    store.put("owner", "fingerprint", [row])
+    store.put("owner", key("root"), [row])
     assert store.read_row(row.key) == row
     read, other = store.read_block, store.read_checkpoint
     if kind == "checkpoint":
@@ -208,6 +208,17 @@ def test_a_row_alone_over_the_quota_is_left_out(tmp_path: Path) -> None:
         assert store.stats().owners == 2
     with SnapshotStore.open(tmp_path, 0) as store:
         assert store.put("three", "f", chain("none", 1)) == 0
+
+
+def test_over_the_quota_in_several_calls_the_leading_rows_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SnapshotStore.open(tmp_path, 10 * 5300) as store:
+        rows = chain("big", 30, size=5000)
+        for first in range(0, len(rows), 3):
+            store.put("one", "f", rows[first : first + 3])
+        assert store.known_blocks([row.key for row in rows[:-1]]) == store.stats().rows == 10
+    assert sum("does not fit into the quota" in record.message for record in caplog.records) == 1
 
 
 def test_the_prefix_that_is_being_extended_is_not_evicted(tmp_path: Path) -> None:
