@@ -24,6 +24,8 @@ from app.units import parse_length, parse_size
 
 ENVIRONMENT_PREFIX = "UNABRIDGED_"
 FILE_NAME = "settings.toml"
+OTHER_VARIABLES = frozenset({"UNABRIDGED_DATA_DIR", "UNABRIDGED_TORCH"})
+"""Documented variables that are no settings: app/paths.py and the installer read them."""
 
 # Keys of the design whose feature this version does not have yet.
 LATER_KEYS = {
@@ -319,7 +321,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
     for name, value in environment.items():
         own = name.startswith(ENVIRONMENT_PREFIX) and not name.startswith(ENVIRONMENT_PREFIX + "TEST_")
-        if not own or name == ENVIRONMENT_PREFIX + "DATA_DIR":
+        if not own or name in OTHER_VARIABLES:
             continue
         if name in by_name:
             given[by_name[name]] = value

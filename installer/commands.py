@@ -17,6 +17,7 @@ from environment import Environment, ForeignEnvironmentError, LockTimeoutError, 
 from machine import find_gpu, has_browser
 from packages import InstallError
 from setup_app import set_up
+from torch_build import VARIABLE as TORCH_VARIABLE
 from torch_build import NoBuildError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,10 +101,11 @@ def run(root: Path, rest: Sequence[str], environment: Mapping[str, str]) -> int:
 def start(place: Environment, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Becomes the app where the system can replace a process, else runs it and waits."""
     program = str(place.program("unabridged"))
+    handed_on = {name: value for name, value in environment.items() if name != TORCH_VARIABLE}
     sys.stdout.flush()
     if os.name == "posix":
-        os.execve(program, [program, *arguments], dict(environment))
-    return subprocess.run([program, *arguments], check=False, env=dict(environment)).returncode
+        os.execve(program, [program, *arguments], handed_on)
+    return subprocess.run([program, *arguments], check=False, env=handed_on).returncode
 
 
 def test(root: Path, rest: Sequence[str], environment: Mapping[str, str]) -> int:

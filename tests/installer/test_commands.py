@@ -49,6 +49,18 @@ def test_run_starts_the_app_and_passes_its_arguments_on(recorder: Recorder, tmp_
     assert recorder.set_ups[0]["with_tests"] is False
 
 
+def test_the_installers_own_variable_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[dict[str, str]] = []
+    monkeypatch.setattr(commands.os, "execve", lambda program, words, environment: handed.append(environment))
+    monkeypatch.setattr(
+        commands.subprocess,
+        "run",
+        lambda words, check, env: handed.append(env) or subprocess.CompletedProcess(words, 0),
+    )
+    commands.start(Environment(tmp_path), ["run"], {"UNABRIDGED_TORCH": "cpu", "UNABRIDGED_DATA_DIR": "/x"})
+    assert handed[0] == {"UNABRIDGED_DATA_DIR": "/x"}
+
+
 def test_run_without_a_browser_says_so_to_the_app_once(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
