@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from app.commands import COMMANDS
 from app.commands.failures import exit_code, explain
 from app.errors import WrongUse
+from app.paths import private_files
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
-        return _run(arguments)
+        with private_files():
+            return _run(arguments)
     except SystemExit as leaving:  # argparse after --help
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import AppError
 
 DATA_DIR_VARIABLE = "UNABRIDGED_DATA_DIR"
+PRIVATE_FILES = ("library.db*", "kvcache.db*", "settings.toml", "app.lock")
 
 
 def resolve_data_dir(given: Path | str | None, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
@@ -60,6 +62,7 @@ class Paths:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if folder != self.root:
                     folder.chmod(0o700)
+            self._close_files()
         except OSError as error:
             raise AppError(
                 f"The data folder {self.root} cannot be written: {error.strerror or error}.",
@@ -68,3 +71,27 @@ class Paths:
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise AppError(f"The data folder {self.root} cannot be written.", "Choose another one with --data-dir.")
         return self
+
+    def _close_files(self) -> None:
+        """The root may be the user's own folder, open to others: then each file is what keeps text private. Files that
+        are new get their mode from `private_files`, and SQLite gives -wal and -shm that of the database."""
+        if os.name != "posix":
+            return
+        for name in PRIVATE_FILES:
+            for file in self.root.glob(name):
+                with contextlib.suppress(OSError):  # another user's, or a disk without modes
+                    if not file.is_symlink() and file.stat().st_mode & 0o077:
+                        file.chmod(0o600)
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """While inside, what this process makes is readable by its owner only."""
+    if os.name != "posix":
+        yield
+        return
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,6 +1,7 @@
 """Settings: precedence and origins, the rule of every key, unknown and later keys, amounts, writing the file."""
 
 import dataclasses
+import os
 import tomllib
 from pathlib import Path
 
@@ -186,6 +187,25 @@ def test_what_is_no_amount(text):
 @given(st.integers(0, 10**16))
 def test_a_formatted_size_reads_back_within_five_percent(size):
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.055)
+
+
+def test_documented_variables_that_are_no_settings_are_let_through(tmp_path):
+    environment = {"UNABRIDGED_TORCH": "cpu", "UNABRIDGED_DATA_DIR": str(tmp_path)}
+    assert load_settings({}, environment).data_dir == tmp_path
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_files_are_private_in_a_folder_that_was_open_to_others(tmp_path):
+    root = tmp_path / "data"
+    root.mkdir()
+    root.chmod(0o755)
+    names = ("library.db", "library.db-wal", "kvcache.db", "kvcache.db-shm", "settings.toml", "app.lock")
+    for name in (*names, "notes.txt"):
+        (root / name).touch()
+        (root / name).chmod(0o644)
+    Paths(root).prepare()
+    assert {(root / name).stat().st_mode & 0o777 for name in names} == {0o600}
+    assert (root / "notes.txt").stat().st_mode & 0o777 == 0o644
 
 
 def test_folders_are_private(tmp_path):
