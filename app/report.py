@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from app.citations import Citation
     from app.turn import Passage, TurnState, TurnStats
 
+NO_PAGE = "no page"
 CSV_COLUMNS = (
     "question",
     "answer",
@@ -70,7 +71,9 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
 def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
     """CSV_COLUMNS of one question; an error is {"error": sentence}."""
     row = dict(result) | {"question": question, "error": result.get("error", "")}
-    row["citations"] = "; ".join(f"{c['document']} p. {c['page']}" for c in result.get("citations", ()))
+    row["citations"] = "; ".join(
+        f"{c['document']} p. {c['page']}" if c["page"] else NO_PAGE for c in result.get("citations", ())
+    )
     row["passages"] = "; ".join(f"{p['document']} p. {p['page']}" for p in result.get("passages", ()))
     row["warnings"] = " ".join(result.get("warnings", ()))
     return [row.get(column, "") for column in CSV_COLUMNS]
@@ -101,7 +104,12 @@ def citation_lines(citations: Iterable[Citation]) -> list[str]:
 
 
 def place(document: str, page: int, label: str) -> str:
-    """'manual.pdf, page 12', with the printed label where it differs: 'manual.pdf, page 12 (printed xii)'."""
+    """'manual.pdf, page 12', with the printed label where it differs: 'manual.pdf, page 12 (printed xii)'.
+
+    page 0 is that of a quote which stands nowhere and for which the answer named no page.
+    """
+    if not page:
+        return NO_PAGE
     printed = f" (printed {label})" if label and label != str(page) else ""
     return f"{document}, page {page}{printed}"
 

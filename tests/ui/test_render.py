@@ -260,6 +260,13 @@ def test_passages_come_before_the_answer_and_sources_say_who_found_them() -> Non
     assert "found by the app, not by the model" in words
 
 
+def test_a_quote_that_stands_nowhere_names_no_page() -> None:
+    citation = FakeCitation("", "", 0, "", "Never said", "not_found")
+    words = check(render_live(TurnState("answering", answer="A year.", citations=(citation,)))).words
+    assert "no page" in words
+    assert "page 0" not in words
+
+
 def test_what_does_not_fit_offers_both_ways_out() -> None:
     state = TurnState("failed", error=DoesNotFit("Needs 48,210 tokens.", "Choose pages.", needed_tokens=48210))
     names = [a.get("name") for _, a in check(render_live(state)).seen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from app.report import NO_PAGE
 from app.turn import TurnState
 from ui.backend import MessageLike, Sample
 from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
@@ -146,8 +147,9 @@ def _sources(citations: Sequence[CitationView]) -> str:
 def _chip(citation: CitationView) -> str:
     status = citation.status if citation.status in ("verified", "near", "not_found", "attributed") else "attributed"
     quote = shorten(citation.quote, QUOTE_LENGTH)
+    where = _page(citation.page, citation.label) if citation.page else NO_PAGE
     return (
-        f'<span class="ub-chip ub-{status}" tabindex="0">{escape(_page(citation.page, citation.label))}'
+        f'<span class="ub-chip ub-{status}" tabindex="0">{escape(where)}'
         f'<span class="ub-tip" role="tooltip"><span class="ub-tip-doc">{escape(citation.document)}</span>'
         f'<span class="ub-tip-quote">{escape(quote)}</span>'
         f'<span class="ub-tip-status">{escape(text(f"turn.status.{status}"))}</span></span></span>'
