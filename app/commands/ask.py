@@ -51,18 +51,25 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--passages", dest="reading", action="store_const", const="passages", help="answer from the best passages"
     )
-    parser.add_argument("--pages", metavar="PAGES", help="read only these pages, such as 1-12,15")
+    parser.add_argument("--pages", metavar="PAGES", help="read only these pages, such as 1-12,15; means --whole")
+
+
+def chosen_reading(args: argparse.Namespace) -> str | None:
+    """'whole' or 'passages' as the flags say, None without one. A choice of pages is one for whole reading."""
+    if args.pages and args.reading == "passages":
+        raise WrongUse("--pages and --passages exclude each other.", "Leave one out: passages come from every page.")
+    return "whole" if args.pages else args.reading
 
 
 def run(args: argparse.Namespace) -> int:
-    questions = _questions(args)
+    questions, reading = _questions(args), chosen_reading(args)
     if not args.files:
         raise WrongUse("No file was given.", 'For example: unabridged ask manual.pdf -q "How do I reset it?"')
     paths = [Path(name) for name in args.files]
     for path in paths:
         if not path.exists():
             raise BadInput(f"There is no file {path}.", "Check the name and the folder.")
-    settings = settings_from(args, reading=args.reading)
+    settings = settings_from(args, reading=reading)
     with opened(settings) as app:
         return _ask_all(app, args, paths, questions)
 

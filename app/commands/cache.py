@@ -21,7 +21,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     pruning = actions.add_parser("prune", parents=[everywhere], help="delete the least recently used snapshots")
     pruning.add_argument("--to", metavar="SIZE", default="0", help="what may stay, such as 5GB (default: nothing)")
     for action, run in ((showing, stats), (checking, verify), (pruning, prune)):
-        add_json_flag(action)
+        add_json_flag(action, of_action=True)
         add_setting_flags(action, ("cache.quota",))
         action.set_defaults(run=run)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.commands.ask import add_reading_flags
+from app.commands.ask import add_reading_flags, chosen_reading
 from app.commands.common import add_setting_flags, opened, settings_from
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HELP = """\
 /passages         answer from the best passages
 /whole            answer from the whole documents
-/pages 1-12       read only these pages; /pages alone reads all again
+/pages 1-12       read these pages whole; /pages alone ends the choice
 /add FILE         add a document to this conversation
 /stop             stop the answer (so does Ctrl-C while it runs)
 /help             this list
@@ -56,6 +56,7 @@ class _Chat:
     app: App
     conversation_id: str
     reading: str
+    """As flags and commands say, else 'auto': by the settings, else by the model's size."""
     pages: PageChoice | None
     password: str | None
 
@@ -63,11 +64,12 @@ class _Chat:
 def run(args: argparse.Namespace) -> int:
     from app.pages import PageChoice
 
+    chosen_reading(args)  # refuses --pages with --passages; here /pages can end the choice, so it is no setting
     settings = settings_from(args, reading=args.reading)
     pages = PageChoice.parse(args.pages) if args.pages else None
     with opened(settings) as app:
         conversation_id, is_new = _conversation(app, args), not (args.conversation or args.last)
-        chat = _Chat(app, conversation_id, settings.reading, pages, args.password)
+        chat = _Chat(app, conversation_id, args.reading or "auto", pages, args.password)
         try:
             for warning in attach(app, conversation_id, [Path(name) for name in args.files], args.password):
                 print(f"note: {warning}", file=sys.stderr)
@@ -133,7 +135,8 @@ def _loop(chat: _Chat) -> None:
 def _turn(chat: _Chat, question: str) -> None:
     from app import assistant
 
-    job = assistant.ask(chat.app, chat.conversation_id, question, reading=chat.reading, pages=chat.pages)
+    reading = "whole" if chat.pages is not None else chat.reading
+    job = assistant.ask(chat.app, chat.conversation_id, question, reading=reading, pages=chat.pages)
     state = follow(job)
     if state.error is not None:
         raise state.error
@@ -154,9 +157,14 @@ def _command(chat: _Chat, line: str) -> bool:
         case "passages" | "whole":
             chat.reading = name
             print(f"Answers now come from the {'best passages' if name == 'passages' else 'whole documents'}.")
+            if name == "passages" and chat.pages is not None:
+                chat.pages = None
+                print("No pages are chosen any more.")
         case "pages":
+            if rest and chat.reading == "passages":
+                raise WrongUse("Answers come from the best passages of every page.", "/whole first, then /pages.")
             chat.pages = PageChoice.parse(rest) if rest else None
-            print(f"Pages {rest} are read." if rest else "All pages are read.")
+            print(f"Pages {rest} are read whole." if rest else "No pages are chosen any more.")
         case "add" if rest:
             for warning in attach(chat.app, chat.conversation_id, [Path(rest).expanduser()], chat.password):
                 print(f"note: {warning}", file=sys.stderr)

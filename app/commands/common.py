@@ -29,9 +29,11 @@ def add_setting_flags(parser: argparse.ArgumentParser, keys: Iterable[str] = SET
         group.add_argument(known.flag, dest=f"setting:{key}", metavar="VALUE", help=known.meaning.replace("%", "%%"))
 
 
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
+def add_json_flag(parser: argparse.ArgumentParser, *, of_action: bool = False) -> None:
+    """of_action: the command above has the flag and its default too, and what it was given stays."""
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
-    parser.set_defaults(json=False)
+    if not of_action:
+        parser.set_defaults(json=False)
 
 
 def settings_from(args: argparse.Namespace, **more: object) -> Settings:

@@ -54,8 +54,10 @@ def _attach_one(app: App, conversation_id: str, path: Path, password: str | None
         if added.document is not None:
             return [*(f"{path.name}: {warning}" for warning in added.warnings), *_skipped(path, added.skipped)]
         error = added.error or AppError(f"{path.name} could not be read.", "Run it again with --debug.")
-        if not isinstance(error, PasswordNeeded) or not _terminal() or tries == _TRIES:
+        if not isinstance(error, PasswordNeeded):
             raise error
+        if not _terminal() or tries == _TRIES:
+            raise PasswordNeeded(error.message, "Give the right password with --password TEXT.") from error
         if password is not None:
             print(error.message, file=sys.stderr)
         password = getpass.getpass(f"Password for {path.name}: ")

@@ -32,7 +32,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     )
     removing.add_argument("document", metavar="DOCUMENT", help="its id, the beginning of it, or its name")
     for action, run in ((listing, show), (adding, add), (removing, remove)):
-        add_json_flag(action)
+        add_json_flag(action, of_action=True)
         action.set_defaults(run=run)
 
 

@@ -39,7 +39,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     remove = actions.add_parser("remove", parents=[everywhere], help="delete a model of the data folder")
     remove.add_argument("model", metavar="NAME", help="its name in the list")
     for action, run in ((listing, show), (get, fetch), (imported, add), (remove, delete)):
-        add_json_flag(action)
+        add_json_flag(action, of_action=True)
         action.set_defaults(run=run)
 
 

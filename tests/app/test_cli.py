@@ -2,7 +2,9 @@
 
 import argparse
 import errno
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -59,6 +61,8 @@ def in_process(capsys, *words: object) -> tuple[int, str, str]:
         (["ask", "a.pdf", "--questions", "missing.txt"], 4, "missing.txt"),
         (["ask", "a.pdf", "-q", "x", "--whole", "--passages"], 2, "not allowed with"),
         (["ask", "a.pdf", "-q", "x", "--json", "--csv"], 2, "not allowed with"),
+        (["ask", "a.pdf", "-q", "x", "--pages", "1", "--passages"], 2, "--passages"),
+        (["chat", "--pages", "1", "--passages"], 2, "--passages"),
         (["ask", "a.pdf", "-q", "x", "--modle", "y"], 2, "--model"),
         (["aks"], 2, "ask"),
         (["models", "lst"], 2, "list"),
@@ -131,7 +135,7 @@ def test_bad_documents_are_exit_code_4_and_leave_no_conversation(capsys, data_di
     cut = tmp_path / "cut.pdf"
     cut.write_bytes(whole.read_bytes()[:200])
     locked = make_pdf(tmp_path / "locked.pdf", ["Secret."], password="sesame")
-    for path, says in ((empty, "empty"), (cut, "cut.pdf"), (locked, "assword")):
+    for path, says in ((empty, "empty"), (cut, "cut.pdf"), (locked, "--password")):
         code, out, err = in_process(capsys, "ask", path, "-q", "What?", "--model", starter_model)
         assert code == 4, (path, err)
         assert is_one_error(err), err
@@ -199,6 +203,66 @@ def test_cache_commands(capsys, data_dir, starter_model):
         code, out, _ = in_process(capsys, "cache", action)
         assert code == 0
         assert out.strip()
+
+
+def test_json_may_stand_before_the_action(capsys, data_dir, starter_model):
+    for words in (("library", "list"), ("cache", "stats"), ("cache", "verify"), ("models", "list")):
+        before = in_process(capsys, words[0], "--json", words[1])
+        after = in_process(capsys, *words, "--json")
+        assert before == after
+        json.loads(before[1])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_what_is_stored_is_for_its_owner_only(capsys, tmp_path, starter_model):
+    tmp_path.chmod(0o755)
+    assert in_process(capsys, "library", "list", "--data-dir", tmp_path)[0] == 0
+    assert in_process(capsys, "settings", "set", "threads", "1", "--data-dir", tmp_path)[0] == 0
+    files = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert {"library.db", "kvcache.db", "settings.toml", "app.lock"} <= {path.name for path in files}
+    assert {path.name: path.stat().st_mode & 0o077 for path in files} == {path.name: 0 for path in files}
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[str, bool]]:
+    """What every question asks for: (reading, whether pages are chosen). No question is answered."""
+    from app import assistant
+
+    seen: list[tuple[str, bool]] = []
+
+    def ask(app, conversation_id, question, *, reading, pages):
+        seen.append((reading, pages is not None))
+        raise WrongUse("Not now.", "Later.")
+
+    monkeypatch.setattr(assistant, "ask", ask)
+    return seen
+
+
+def test_a_choice_of_pages_means_whole_reading(capsys, data_dir, tmp_path, starter_model, asked):
+    path = make_pdf(tmp_path / "a.pdf", ["One.", "Two."])
+    in_process(capsys, "ask", path, "-q", "What?", "--pages", "1")
+    in_process(capsys, "ask", path, "-q", "What?", "--whole", "--pages", "1")
+    in_process(capsys, "ask", path, "-q", "What?")
+    assert asked == [("whole", True), ("whole", True), ("auto", False)]
+
+
+def test_a_choice_of_pages_in_a_chat(capsys, data_dir, starter_model, asked, monkeypatch):
+    lines = ["/pages 1-2", "What?", "/pages", "What?", "/pages 3", "/passages", "What?", "/pages 1", "What?"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
+    code, _, err = in_process(capsys, "chat")
+    assert code == 0
+    assert asked == [("whole", True), ("auto", False), ("passages", False), ("passages", False)]
+    assert "/whole first" in err
+
+
+def test_a_quote_that_stands_nowhere_has_no_page():
+    from app.citations import Citation
+    from app.report import CSV_COLUMNS, citation_lines, csv_row
+
+    citation = Citation("", "", 0, "", "Never said", "not_found")
+    assert citation_lines([citation]) == ['no page (quote not found in the document): "Never said"']
+    row = csv_row("What?", {"citations": [{"document": "", "page": 0}, {"document": "a.pdf", "page": 2}]})
+    assert row[CSV_COLUMNS.index("citations")] == "no page; a.pdf p. 2"
 
 
 def test_a_busy_data_folder_names_the_running_app(capsys, data_dir, starter_model):
