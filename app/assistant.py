@@ -7,18 +7,20 @@ before anything else happens, and the answer's row is never more than a second o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from app.citations import PageSource, attribute
+from app.citations import PageSource, attribute, verify
 from app.documents import document_texts
 from app.errors import DoesNotFit, WrongUse, as_app_error
-from app.history import past_turns, title_of
+from app.history import past_turns, title_of, visible
 from app.jobs import Job
 from app.ledger import pack_ids
 from app.model_face import ModelFace
+from app.pages import PageChoice
 from app.passages import beginning, best_passages
 from app.plan import Plan, Planner, Room, choose_reading
 from app.progress import ReadingClock
@@ -30,7 +32,7 @@ from app.turn import Passage, Reading, TurnState, TurnStats
 
 if TYPE_CHECKING:
     from app.citations import Citation
-    from app.pages import PageChoice
+    from app.pages import Ranges
     from app.wiring import App
     from engine import GenerationStats, Sampling
     from storage import Message
@@ -110,7 +112,7 @@ class _Turn:
         self.replaces = replaces
         documents = app.library.documents(self.conversation_id)
         self.document_ids = [document.id for document in documents]
-        self.reading: Reading = choose_reading(reading, app.settings.reading, app.model.parameters, bool(documents))
+        self.reading: Reading = reading_for(app, self.conversation_id, reading)
         warnings: tuple[str, ...] = ()
         passages = best_passages(app.library, question.text, self.document_ids)
         if documents and not passages:
@@ -126,6 +128,7 @@ class _Turn:
             question=question.id,
             reading=self.reading,
             passages=[asdict(passage) for passage in passages],
+            pages=choice_as_text(pages) if self.reading == "whole" else None,
         )
         self.first_state = TurnState(
             "queued", passages=passages, message_id=self.answer.id, warnings=warnings, reading=self.reading
@@ -144,7 +147,6 @@ class _Turn:
         job.update(
             phase="reading", read_done=0, read_total=len(plan.ids), warnings=(*job.state.warnings, *plan.warnings)
         )
-        self.app.library.update_message(self.question.id, prompt=plan.record.to_dict())
         self._generate(job, face, writer, plan)
 
     def store(self, state: TurnState) -> None:
@@ -216,7 +218,7 @@ class _Turn:
         stored_at = time.monotonic()
         events = engine.generate(
             plan.ids,
-            self._sampling(),
+            self.sampling or sampling_of(self.app),
             conversation=self.conversation_id,
             cancel=job.cancelled,
             checkpoints=(plan.checkpoint,) if plan.checkpoint else (),
@@ -245,25 +247,6 @@ class _Turn:
         finally:
             events.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
 
-    def _sampling(self) -> Sampling:
-        from engine import Sampling
-
-        if self.sampling is not None:
-            return self.sampling
-        settings = self.app.settings
-        penalty = settings.repetition_penalty
-        if self.app.model.is_demo and settings.origin("repetition_penalty") == "default":
-            penalty = DEMO_REPETITION_PENALTY
-        return Sampling(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            min_p=settings.min_p,
-            repetition_penalty=penalty,
-            seed=settings.seed,
-            max_tokens=settings.max_answer_tokens,
-        )
-
     def _end(
         self,
         job: Job,
@@ -290,7 +273,10 @@ class _Turn:
     def _remember(
         self, face: ModelFace, writer: PromptWriter, plan: Plan, ids: Sequence[int], text: str, shown: str
     ) -> None:
-        """Stores the answer's ids for the next prompt: as generated, or encoded anew where thinking is dropped."""
+        """Stores the turn's ids for the next prompt, those of the prompt beside those of the answer that it led to.
+
+        The answer's are as generated, or encoded anew where thinking is dropped.
+        """
         if shown == text and not plan.record.open_thinking:
             kept = list(ids)
             while kept and kept[-1] in face.tokenizer.eos_ids:
@@ -298,21 +284,40 @@ class _Turn:
         else:
             kept = list(writer.answer(shown))
         stored = {"model": face.fingerprint, "ids": pack_ids(kept)}
-        self.app.library.update_message(self.answer.id, answer_ids=stored)
+        self.app.library.update_message(self.answer.id, prompt=plan.record.to_dict(), answer_ids=stored)
 
     def _citations(self, shown: str, plan: Plan) -> tuple[Citation, ...]:
-        """Checked against the pages that the model was shown, after the fact; nothing goes back into the prompt."""
+        """Checked against the pages that the model was shown, after the fact; nothing goes back into the prompt.
+
+        Those of earlier turns' passages count, as answers go on from them. What stands on none of them is looked for
+        on all pages before it is called not found.
+        """
         wanted: dict[str, set[int]] = {document: set(indices) for document, indices in plan.shown}
-        for passage in plan.passages:
+        earlier = visible(self.app.library.messages(self.conversation_id))
+        past = [p for m in earlier if m.index < self.question.index for p in passages_from(m.details)]
+        for passage in (*plan.passages, *past):
             wanted.setdefault(passage.document_id, set()).add(passage.page)
-        pages = [
+        pages = self._pages(wanted)
+        if not shown or not pages:
+            return ()
+        found = attribute(shown, pages, self.question.text)
+        if any(citation.status == "not_found" for citation in found):
+            everywhere = self._pages(None)
+            for number, citation in enumerate(found):
+                if citation.status == "not_found":
+                    again = verify(citation.quote, citation.page or None, everywhere)
+                    found[number] = citation if again.status == "not_found" else again
+        return tuple(dict.fromkeys(found))
+
+    def _pages(self, wanted: Mapping[str, Collection[int]] | None) -> list[PageSource]:
+        """Pages of the conversation's documents: those wanted by document, or all."""
+        return [
             PageSource(document.id, document.name, row.index, row.label, row.text)
             for document in self.app.library.documents(self.conversation_id)
-            if document.id in wanted
+            if wanted is None or document.id in wanted
             for row in self.app.library.pages(document.id)
-            if row.index in wanted[document.id]
+            if wanted is None or row.index in wanted[document.id]
         ]
-        return tuple(attribute(shown, pages, self.question.text)) if shown and pages else ()
 
     def _stats(self, stats: GenerationStats) -> TurnStats:
         app = self.app
@@ -334,6 +339,52 @@ class _Turn:
             mode=app.settings.mode,
             reading=self.reading,
         )
+
+
+def sampling_of(app: App) -> Sampling:
+    """As the settings say; the demo model gets its own repetition penalty unless the settings name one."""
+    from engine import Sampling
+
+    settings = app.settings
+    penalty = settings.repetition_penalty
+    if app.model.is_demo and settings.origin("repetition_penalty") == "default":
+        penalty = DEMO_REPETITION_PENALTY
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        repetition_penalty=penalty,
+        seed=settings.seed,
+        max_tokens=settings.max_answer_tokens,
+    )
+
+
+def reading_for(app: App, conversation_id: str, wanted: str) -> Reading:
+    """How a question is read that is asked now."""
+    has_documents = bool(app.library.documents(conversation_id))
+    return choose_reading(wanted, app.settings.reading, app.model.parameters, has_documents)
+
+
+def choice_as_text(pages: PageChoice | None) -> dict[str, str] | None:
+    """A choice of pages for an answer's details: the ranges by document id, those of every other one under ''."""
+    if pages is None:
+        return None
+    every = {} if pages.every is None else {"": pages.every}
+    return {id: _as_text(ranges) for id, ranges in {**pages.documents, **every}.items()}
+
+
+def _as_text(ranges: Ranges) -> str:
+    """((1, 12), (30, None)) -> '1-12,30-'."""
+    return ",".join(f"{first}-{last or ''}" for first, last in ranges) or "none"
+
+
+def choice_from(details: Mapping[str, Any]) -> PageChoice | None:
+    """The choice of pages that an answer's message has stored."""
+    stored = details.get("pages")
+    if not stored:
+        return None
+    return reduce(PageChoice.join, (PageChoice.parse(ranges, id or None) for id, ranges in stored.items()))
 
 
 def passages_from(details: dict[str, Any]) -> tuple[Passage, ...]:

@@ -6,10 +6,11 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app import history
-from app.assistant import answer
+from app.assistant import answer, choice_as_text, choice_from, reading_for, sampling_of
 from app.documents import remove_unused
 from app.errors import WrongUse
 from app.hidden import is_hidden
@@ -72,8 +73,9 @@ def regenerate(
 ) -> Job:
     """Answers the last question once more. The earlier answer is replaced as soon as the new one is there.
 
-    A failed answer is tried again as it was; a complete one would come out the same, so it is sampled with a fresh seed
-    unless `sampling` is given. Errors: WrongUse without a question or while it is being answered.
+    Without `pages`, a whole document is read in the pages that the earlier answer read of it. A failed answer is tried
+    again as it was; a complete one would come out the same where the reading is the same, so it is then sampled with a
+    fresh seed unless `sampling` is given. Errors: WrongUse without a question or while it is being answered.
     """
     shown = messages(app, conversation_id)
     question = next((message for message in reversed(shown) if message.role == "user"), None)
@@ -82,8 +84,11 @@ def regenerate(
     if app.engine_service.unfinished(conversation_id):
         raise WrongUse("The question is being answered.", "Wait for the answer, or stop it.")
     earlier = next((m for m in reversed(shown) if m.details.get("question") == question.id), None)
-    if sampling is None and earlier is not None and earlier.state == "complete":
-        sampling = _fresh_sampling(app)
+    if earlier is not None and reading_for(app, conversation_id, reading) == earlier.details.get("reading"):
+        read_then = choice_from(earlier.details)
+        pages = pages or read_then
+        if sampling is None and earlier.state == "complete" and choice_as_text(pages) == choice_as_text(read_then):
+            sampling = _fresh_sampling(app)
     return answer(app, question, reading=reading, pages=pages, sampling=sampling, replaces=earlier)
 
 
@@ -124,15 +129,5 @@ def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
 
 
 def _fresh_sampling(app: App) -> Sampling:
-    from engine import Sampling
-
-    settings = app.settings
-    return Sampling(
-        temperature=settings.temperature or 0.7,
-        top_p=min(settings.top_p, 0.95),
-        top_k=settings.top_k,
-        min_p=settings.min_p,
-        repetition_penalty=settings.repetition_penalty,
-        seed=secrets.randbits(62),
-        max_tokens=settings.max_answer_tokens,
-    )
+    usual = sampling_of(app)
+    return replace(usual, temperature=usual.temperature or 0.7, top_p=min(usual.top_p, 0.95), seed=secrets.randbits(62))

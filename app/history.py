@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from app.ledger import PastTurn, Resolve, read_record, unpack_ids
 
@@ -36,9 +36,10 @@ def past_turns(
         answer = answers.get(question_id)
         if answer is None:
             continue
-        stored = question.details.get("prompt")
+        # It was stored with the question once, where a later attempt overwrote it.
+        stored = answer.details.get("prompt") or question.details.get("prompt")
         record = None
-        if stored and stored["model"] == model and _documents_of(question, answer) <= set(attached):
+        if stored and stored["model"] == model and _documents_of(stored, answer) <= set(attached):
             record = read_record(stored, resolve)
         ids = answer.details.get("answer_ids")
         turns.append(
@@ -49,9 +50,9 @@ def past_turns(
     return turns
 
 
-def _documents_of(question: Message, answer: Message) -> set[str]:
-    """Documents that the turn's prompt took text from."""
-    parts = question.details["prompt"]["parts"]
+def _documents_of(stored: Mapping[str, Any], answer: Message) -> set[str]:
+    """Documents that the turn's prompt took text from; `stored` is its record."""
+    parts = stored["parts"]
     passages = answer.details.get("passages", ())
     return {part["document"] for part in parts if "document" in part} | {p["document_id"] for p in passages}
 

@@ -1,9 +1,10 @@
 """The exact token ids of a conversation's prompt so far, turn by turn, as they were computed and as they are stored.
 
-What a turn put into the prompt is stored with its question, the answer's ids with the answer. The next prompt is the
-stored ids followed by new ones, so that the KV prefix stays valid whatever else changes: the clock, a template, the
-way this app writes page markers. Whole documents are stored as a reference with a digest of their ids, not as a second
-copy of their text; if the same ids cannot be made again, the record does not count and the prompt is made anew.
+What a turn put into the prompt is stored with the answer that came of it, beside that answer's ids: another try has a
+record of its own. The next prompt is the stored ids followed by new ones, so that the KV prefix stays valid whatever
+else changes: the clock, a template, the way this app writes page markers. Whole documents are stored as a reference
+with a digest of their ids, not as a second copy of their text; if the same ids cannot be made again, the record does
+not count and the prompt is made anew.
 """
 
 from __future__ import annotations

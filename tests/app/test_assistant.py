@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_before_any_work(app: App, tmp_path: Path) 
     assert question.text == "Which numbers?"
     assert answer.state == "failed"
     assert answer.details["error"]["choices"] == list(state.error.choices)
-    assert "prompt" not in question.details
+    assert "prompt" not in answer.details
     assert done(assistant.ask(app, conversation, "Which numbers?", sampling=SHORT)).passages
 
 
@@ -249,9 +249,9 @@ def test_a_detached_document_leaves_the_prompt(app: App, facts_pdf: Path, tmp_pa
     one = done(assistant.ask(app, conversation, "And now?", reading="whole", sampling=SHORT))
     assert both.stats is not None
     assert one.stats is not None
-    question = [message for message in app.library.messages(conversation) if message.role == "user"][-1]
-    assert question.details["prompt"]["start"]
-    read = [part["document"] for part in question.details["prompt"]["parts"] if "document" in part]
+    answer = app.library.message(one.message_id)
+    assert answer.details["prompt"]["start"]
+    read = [part["document"] for part in answer.details["prompt"]["parts"] if "document" in part]
     assert read == [d.id for d in app.library.documents(conversation)]
 
 
