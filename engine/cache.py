@@ -163,9 +163,13 @@ class KvCache:
         """Add tokens whose KV comes from elsewhere: `packed` says for each new page which pool it belongs to.
 
         `sequence` ends at a page edge and is prepared for its final length. -> the slots to fill, as `pages.runs` does.
+        EngineError if the pages do not suffice; the sequence is then as before.
         """
         start, pages = sequence.length, sequence.length // PAGE
         if self.packs:
+            exact = len(packed) - sum(packed)
+            if exact > self.exact.free + len(sequence.table) - pages or sum(packed) > len(sequence.reserve):
+                raise EngineError("The KV cache has too few free pages to restore into.", "Close a conversation.")
             self._release(sequence.table[pages:])
             del sequence.table[pages:]
             for is_packed in packed:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.cache import EXACT_RECENT, PAGE, KvCache, Sequence
-from engine.errors import SnapshotMismatchError
+from engine.errors import EngineError
 from engine.snapshot import SnapshotReader, block_key, decode_into
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def restore(
 ) -> int:
     """Append `stored` to a prepared sequence, from its first block that the sequence lacks -> tokens read.
 
-    Stops before the first payload that is missing, damaged or different; what follows has to be computed.
+    Stops before the first payload that is missing, damaged, different or without room; what follows has to be computed.
     """
     start = sequence.length
     for key, _ in stored.blocks[start // blocks.tokens :]:
@@ -130,7 +130,7 @@ def _append(cache: KvCache, sequence: Sequence, prompt: array, tokens: int, payl
     first = sequence.length
     try:
         decode_into(cache, sequence, prompt[first : first + tokens], payload)
-    except SnapshotMismatchError as error:
+    except EngineError as error:  # it does not fit, or there is no room
         log.warning("Snapshot row %s: %s", key, error)
         return False
     return True

@@ -5,11 +5,12 @@ import time
 from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
 
-from engine.cache import PAGE, Sequence
+from engine.cache import EXACT_RECENT, PAGE, Sequence
 from engine.config import Sampling
 from engine.decode import decode_token
 from engine.errors import DoesNotFitError
@@ -101,6 +102,7 @@ class Turn:
         in_memory = self.live.length
         self._make_room()
         if stored is not None and self.snapshots is not None:
+            self._make_room_to_restore()
             self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks)
         self.reused = in_memory + self.restored
 
@@ -141,6 +143,13 @@ class Turn:
             missing = pages - len(self.live.table) + marks
             self._free_until(lambda: cache.exact.free >= missing)
         self._take(self.live.length + 1)
+
+    def _make_room_to_restore(self) -> None:
+        """In k8v4 a snapshot brings exact pages: the sink, the recent ones and an incomplete one."""
+        cache = self.engine.cache
+        if cache.packs:
+            with suppress(DoesNotFitError):  # what cannot be restored is computed
+                self._free_until(lambda: cache.exact.free >= EXACT_RECENT // PAGE + 2)
 
     def _take(self, length: int) -> None:
         cache = self.engine.cache

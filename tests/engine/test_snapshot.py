@@ -3,10 +3,13 @@
 import json
 import logging
 import struct
+from array import array
 
 import pytest
 
 from engine import Checkpoint, Engine, SnapshotBlock, SnapshotCheckpoint
+from engine.cache import Sequence
+from engine.prefix import find_in_snapshots, restore
 from engine.snapshot import block_pages
 from tests.engine.tools import Store, random_ids, tiny_engine, turn
 
@@ -184,6 +187,33 @@ def test_periodic_checkpoints_during_a_long_read(tmp_path, monkeypatch):
                 break  # the app dies here
     result = turn(tiny_engine(tmp_path, prefill_chunk=64), ids, conversation="a", snapshots=store)
     assert result.stats.restored_tokens == 512
+
+
+def test_restoring_makes_room_for_its_exact_pages(tmp_path):
+    engine, store = tiny_engine(tmp_path, kv_format="k8v4", prefill_chunk=64), Store()
+    ids = random_ids(64 * 4 + 190)
+    ids += turn(engine, ids, conversation="a", save_to=store).ids
+    engine.unload("a")
+    idle = engine.conversations.use("idle").live
+    idle.table += engine.cache.exact.take(engine.cache.exact.free - 3)  # 3: what the turn asks for before it restores
+    again = turn(engine, ids, conversation="a", snapshots=store)
+    assert again.stats.restored_tokens == len(ids) - 1
+
+
+def test_without_exact_pages_a_snapshot_is_computed_anew(tmp_path, caplog):
+    engine, store = tiny_engine(tmp_path, kv_format="k8v4", prefill_chunk=64), Store()
+    ids = random_ids(64 * 4 + 190)
+    ids += turn(engine, ids, conversation="a", save_to=store).ids
+    engine.unload("a")
+    cache, sequence, prompt = engine.cache, Sequence(), array("i", ids)
+    cache.exact.take(cache.exact.free - 3)
+    cache.prepare(sequence, 1, len(prompt))
+    before = list(sequence.table), list(sequence.reserve)
+    stored = find_in_snapshots(store, engine.fingerprint, prompt, engine.blocks)
+    assert stored.tokens == len(ids) - 1
+    assert restore(cache, sequence, store, stored, prompt, engine.blocks) == 0
+    assert (sequence.length, sequence.table, sequence.reserve) == (0, *before)
+    assert "too few free pages" in caplog.text
 
 
 def test_blocks_are_about_4_mb():
