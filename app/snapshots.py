@@ -33,7 +33,7 @@ class SnapshotWriter:
         self.store = store
         self.problem: AppError | None = None
         self._rows: deque[tuple[str, str, Any]] = deque()  # (owner, fingerprint, row)
-        self._keys: set[str] = set()
+        self._keys: set[tuple[str, str]] = set()  # (owner, key) of the rows that wait
         self._bytes = 0
         self._closing = False
         self._wake = threading.Condition()
@@ -47,7 +47,7 @@ class SnapshotWriter:
             if self._bytes and self._bytes + len(row.payload) > MOST_PENDING_BYTES:
                 return False
             self._rows.append((owner, fingerprint, row))
-            self._keys.add(row.key)
+            self._keys.add((owner, row.key))
             self._bytes += len(row.payload)
             self._wake.notify_all()
         return True
@@ -62,9 +62,9 @@ class SnapshotWriter:
             self.problem = as_app_error(error)
             log.warning("Snapshot rows were not shared: %s", self.problem)
 
-    def waiting(self, key: str) -> bool:
+    def waiting(self, owner: str, key: str) -> bool:
         with self._wake:
-            return key in self._keys
+            return (owner, key) in self._keys
 
     def forget(self, owner: str) -> None:
         """Deletes an owner's rows, stored and waiting. Returns when they are gone."""
@@ -72,7 +72,7 @@ class SnapshotWriter:
             with self._wake:
                 kept = [entry for entry in self._rows if entry[0] != owner]
                 self._rows = deque(kept)
-                self._keys = {row.key for _, _, row in kept}
+                self._keys = {(other, row.key) for other, _, row in kept}
                 self._bytes = sum(len(row.payload) for _, _, row in kept)
             self.store.forget(owner)
 
@@ -118,25 +118,26 @@ class SnapshotWriter:
             log.warning("A snapshot was not written: %s", self.problem)
         with self._wake:
             for _, _, row in batch:
-                self._keys.discard(row.key)
+                self._keys.discard((owner, row.key))
                 self._bytes -= len(row.payload)
             self._wake.notify_all()
 
 
 class KnownKeys(Container[str]):
-    """Which rows need no export: those stored already (`stored` collects them), or waiting to be written."""
+    """Which rows need no export: those stored already (`stored` collects them), or waiting to be written for `owner`."""
 
-    def __init__(self, writer: SnapshotWriter) -> None:
+    def __init__(self, writer: SnapshotWriter, owner: str) -> None:
         self.writer = writer
+        self.owner = owner
         self.stored: list[str] = []
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False
-        if self.writer.store.known_blocks([key]) == 1:
+        if self.writer.store.is_stored([key]):
             self.stored.append(key)
             return True
-        return self.writer.waiting(key)
+        return self.writer.waiting(self.owner, key)
 
 
 def export_when_idle(service: EngineService, writer: SnapshotWriter, conversation_id: str, checkpoint: int) -> None:
@@ -150,7 +151,7 @@ def export_when_idle(service: EngineService, writer: SnapshotWriter, conversatio
         engine = service.engine
         if engine is None:
             return
-        known = KnownKeys(writer)
+        known = KnownKeys(writer, conversation_id)
         live = engine.live_tokens(conversation_id)
         for tokens in sorted({min(checkpoint, live), live} - {0}):
             for row in engine.export(conversation_id, tokens, known):

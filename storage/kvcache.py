@@ -103,6 +103,12 @@ class SnapshotStore:
                 return position
         return len(keys)
 
+    def is_stored(self, keys: Sequence[str]) -> bool:
+        """Whether there are rows, blocks or checkpoints, for all of `keys`."""
+        query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
+        rows = self._file.read(lambda db: db.execute(query, (_keys(keys),)).fetchall(), [])
+        return {row[0] for row in rows} >= set(keys)
+
     def checkpoints(self, parents: Sequence[str]) -> list[tuple[str, str, tuple[int, ...]]]:
         """(key, parent, token ids) of every checkpoint whose parent is one of `parents`, the latest position first."""
         query = f"""
@@ -324,9 +330,7 @@ def _insert(db: Database, fingerprint: str, row: SnapshotRow, size: int, moment:
     db.execute("INSERT INTO payloads (snapshot_id, payload) VALUES (?, ?)", (cursor.lastrowid, row.payload))
 
 
-def _linked(
-    db: Database, fingerprint: str, batch: Sequence[SnapshotRow]
-) -> tuple[Sequence[SnapshotRow], set[str]]:
+def _linked(db: Database, fingerprint: str, batch: Sequence[SnapshotRow]) -> tuple[Sequence[SnapshotRow], set[str]]:
     """(the leading rows whose ancestors are stored or come before them, the keys of the batch that are stored)."""
     query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
     stored = {row[0] for row in db.execute(query, (_keys([key for row in batch for key in (row.key, row.parent)]),))}

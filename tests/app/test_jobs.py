@@ -3,13 +3,16 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.errors import AppError
 from app.jobs import EngineService, Job
+from app.snapshots import KnownKeys, SnapshotWriter
 from app.turn import TurnState
+from storage import SnapshotRow, SnapshotStore
 
 
 class NoEngine:
@@ -203,3 +206,22 @@ def test_loading_is_tried_again_after_a_failure() -> None:
     service.warm_up().result(5)
     assert service.status.phase == "ready"
     service.close()
+
+
+def test_a_row_that_waits_for_another_conversation_is_written_for_both(tmp_path: Path) -> None:
+    row = SnapshotRow("checkpoint", "a" * 64, "b" * 64, 0, (1, 2), b"document")
+    with SnapshotStore.open(tmp_path, 10**8) as store:
+        writer = SnapshotWriter(store)
+        with writer._writing:  # the disk is busy
+            writer.offer("one", row.parent, row)
+            assert row.key in KnownKeys(writer, "one")
+            assert row.key not in KnownKeys(writer, "two")
+            writer.offer("two", row.parent, row)
+        writer.flush()
+        writer.forget("one")
+        assert list(store.owners()) == ["two"]
+        known = KnownKeys(writer, "three")
+        assert row.key in known  # a checkpoint that is stored is known, and can be claimed
+        writer.claim("three", known.stored)
+        assert list(store.owners()) == ["three", "two"]
+        writer.close()
