@@ -203,11 +203,11 @@ class EngineService:
 
     def close(self) -> None:
         """Stops what runs, does what was left for idle times (snapshots), frees the engine. May be called twice."""
+        with self._wake:
+            self._closing = True  # first: a job that comes while the others are stopped would run to its end
+            self._wake.notify_all()
         for job in self.unfinished():
             job.cancel()
-        with self._wake:
-            self._closing = True
-            self._wake.notify_all()
         self._thread.join()
 
     def _warm(self) -> None:

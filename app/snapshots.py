@@ -124,7 +124,7 @@ class SnapshotWriter:
 
 
 class KnownKeys(Container[str]):
-    """Which rows need no export: those stored already (`stored` collects them), or waiting to be written for `owner`."""
+    """Which rows need no export: stored already (`stored` collects them), or waiting to be written for `owner`."""
 
     def __init__(self, writer: SnapshotWriter, owner: str) -> None:
         self.writer = writer

@@ -225,3 +225,20 @@ def test_a_row_that_waits_for_another_conversation_is_written_for_both(tmp_path:
         writer.claim("three", known.stored)
         assert list(store.owners()) == ["three", "two"]
         writer.close()
+
+
+def test_nothing_is_accepted_once_closing_has_begun() -> None:
+    class Asked(EngineService):
+        refused = False
+
+        def unfinished(self, conversation_id: str | None = None) -> list[Job]:
+            jobs = super().unfinished(conversation_id)
+            try:
+                self.submit(make_job(answering))  # somebody asks just as the app stops what runs
+            except AppError:
+                self.refused = True
+            return jobs
+
+    service = Asked(lambda progress: NoEngine())  # type: ignore[arg-type,return-value]
+    service.close()
+    assert service.refused
