@@ -15,7 +15,14 @@ from engine.errors import UnsupportedModelError
 from engine.linear import four_bit_share, load_decoder, pack_layers
 from engine.model import Decoder
 from engine.prefill import prefill_chunk
-from engine.profiles import Profile, capacity_tokens, choose_profile, prefill_chunk_tokens
+from engine.profiles import (
+    SPARE_PAGES,
+    Profile,
+    capacity_tokens,
+    choose_profile,
+    exact_pages,
+    prefill_chunk_tokens,
+)
 from engine.rope import resolve_rope
 from engine.tokenizer import Tokenizer
 from engine.weights import open_model
@@ -26,7 +33,6 @@ from kernels.linear import int4_is_available, int8_is_available
 log = logging.getLogger(__name__)
 
 LARGEST_LOGIT_ERROR = 0.05  # RMS ratio above which "auto" goes on to the next candidate
-SPARE_PAGES = 16  # for the copied last pages of checkpoints
 Progress = Callable[[str, float], None]
 
 
@@ -69,8 +75,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     capacity = capacity_tokens(config, model, context, profile.device)
     pages = -(-capacity // PAGE) + SPARE_PAGES
     chunk = config.prefill_chunk or prefill_chunk_tokens(model)
-    exact_pages = chunk // PAGE + 2 * SPARE_PAGES + pages // 4
-    cache = KvCache(model, config.kv_format, pages, exact_pages, profile.device)
+    cache = KvCache(model, config.kv_format, pages, exact_pages(pages, chunk), profile.device)
     device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
     progress("ready", 1.0)
     return LoadedModel(

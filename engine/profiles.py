@@ -17,6 +17,8 @@ _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on t
 _LARGEST_CHUNK = 512
 _MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
 _CAPACITY_CONTEXTS = 4
+_EXACT_SHARE = 4  # k8v4: one exact page for so many packed ones
+SPARE_PAGES = 16  # for the copied last pages of checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,21 @@ def prefill_chunk_tokens(model: ModelConfig) -> int:
     return max(32, min(_LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
 
 
+def exact_pages(pages: int, chunk: int) -> int:
+    """k8v4: pages that are not packed (yet), beside `pages` packed ones."""
+    return chunk // PAGE + 2 * SPARE_PAGES + pages // _EXACT_SHARE
+
+
 def capacity_tokens(config: EngineConfig, model: ModelConfig, context: int, device: str) -> int:
     """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
-    budget = int(free_memory(device) * _MEMORY_SHARE) // bytes_per_token(model, config.kv_format)
-    return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget))
+    budget, token = int(free_memory(device) * _MEMORY_SHARE), bytes_per_token(model, config.kv_format)
+    if config.kv_format == "k8v4":
+        exact, chunk = bytes_per_token(model, "bf16"), config.prefill_chunk or prefill_chunk_tokens(model)
+        budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
+        token += -(-exact // _EXACT_SHARE)
+    return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget // token))
 
 
 def free_memory(device: str) -> int:

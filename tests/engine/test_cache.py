@@ -1,12 +1,15 @@
 """Pages: what is taken, shared and given back; views; packing."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import profiles
 from engine.cache import PAGE, KvCache, Sequence, bytes_per_token
-from engine.config import ModelConfig, RopeScaling
+from engine.config import EngineConfig, ModelConfig, RopeScaling
 from engine.errors import EngineError
 from engine.pages import PagePool, runs
 from kernels.kv_codec import hadamard, pack_keys, pack_values, unpack_keys, unpack_values
@@ -158,3 +161,18 @@ def test_bytes_per_token():
     cache = KvCache(MODEL, "k8v4", 10, 1)
     stored = sum(part.numel() * part.element_size() for part in (*cache.packed_keys, *cache.packed_values))
     assert bytes_per_token(MODEL, "k8v4") == stored / 640
+
+
+@pytest.mark.parametrize("kv_format", ["bf16", "k8v4"])
+def test_the_capacity_leaves_half_of_the_memory_free(monkeypatch, kv_format):
+    free = 100 * 2**20
+    monkeypatch.setattr(profiles, "free_memory", lambda device: free)
+    config = EngineConfig(Path("model"), kv_format=kv_format)
+    pages = -(-profiles.capacity_tokens(config, MODEL, 10**9, "cpu") // PAGE) + profiles.SPARE_PAGES
+    exact = profiles.exact_pages(pages, profiles.prefill_chunk_tokens(MODEL)) if kv_format == "k8v4" else 0
+    cache = KvCache(MODEL, kv_format, pages, exact)
+    tensors = [cache.keys, cache.values]
+    if cache.packs:
+        tensors += [*cache.packed_keys, *cache.packed_values]
+    held = sum(tensor.nbytes for tensor in tensors)
+    assert 0.95 * free / 2 < held < 1.02 * free / 2
