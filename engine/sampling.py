@@ -56,6 +56,11 @@ class StopFilter:
         shown, self._held = self._held[:cut], self._held[cut:]
         return shown, False
 
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
     def flush(self) -> str:
         """What was held back, once nothing can follow."""
         shown, self._held = self._held, ""

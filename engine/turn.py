@@ -223,10 +223,19 @@ class Turn:
                 text, stopped = self._tail(text, filter, detokenizer)
                 reason = "stop" if stopped else reason
             self._time_token(started)
-            yield Token(token, text)
+            held = filter.holds  # then the token waits for the next step: if that is cancelled it brings the held text
+            if not held:
+                yield Token(token, text)
             if reason is not None:
                 return reason
-            logits = self._step(token)
+            try:
+                logits = self._step(token)
+            except Cancelled:
+                if held:
+                    yield Token(token, self._tail(text, filter, detokenizer)[0])
+                raise
+            if held:
+                yield Token(token, text)
 
     def _reason(self, stopped: bool) -> FinishReason | None:
         if stopped:

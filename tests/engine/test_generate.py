@@ -6,6 +6,7 @@ import time
 import pytest
 
 from engine import DoesNotFitError, Done, EngineError, Prefilled, Reused, Sampling, Token
+from engine.decode import decode_token
 from engine.prefill import chunk_ends
 from tests.engine.tools import random_ids, tiny_engine, turn
 
@@ -228,6 +229,24 @@ def test_cancel_during_decode(engine):
             cancel.set()
     assert seen[-1].stats.finish_reason in ("cancelled", "stop")
     assert seen[-1].stats.output_tokens <= 4
+
+
+def test_cancel_during_decode_shows_what_was_held_back(tmp_path, monkeypatch):
+    engine, ids, cancel = tiny_engine(tmp_path), random_ids(60), threading.Event()
+    plain = turn(engine, ids, tokens=40)
+    stop, steps = plain.text[:12] + "never", []
+
+    def decode(*arguments):
+        steps.append(arguments)
+        if len(steps) == 4:
+            cancel.set()
+        return decode_token(*arguments)
+
+    monkeypatch.setattr("engine.turn.decode_token", decode)
+    stopped = turn(engine, ids, sampling=Sampling(max_tokens=40, stop=(stop,)), cancel=cancel)
+    assert stopped.stats.finish_reason == "cancelled"
+    assert stopped.stats.output_tokens == len(stopped.ids) == 3
+    assert stopped.text == engine.tokenizer.decode(plain.ids[:3])
 
 
 def test_closing_the_iterator_frees_what_was_set_aside(engine):
