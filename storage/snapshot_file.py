@@ -42,6 +42,8 @@ _ENVIRONMENT = {
 }
 _UNSOUND_READS = {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 
+_NO_FILE = (-1, -1)  # an identity that nothing on disk has
+
 Result = TypeVar("Result")
 
 
@@ -71,7 +73,7 @@ class SnapshotFile:
                 raise translate(error, path) from error
             self._delete(str(error))
             self._writer = self._reopen()
-        self._identity = self._file_identity()
+        self._identity: tuple[int, int] | None = self._file_identity()
 
     def read(self, work: Callable[[Database], Result], default: Result) -> Result:
         """`work` on a reading connection, in parallel to all others; `default` if the file cannot be read."""
@@ -157,6 +159,7 @@ class SnapshotFile:
 
     def _restart(self, reason: str) -> None:
         self._generation += 1
+        self._identity = _NO_FILE  # should this fail, the next write tries again
         self._close_connections()
         self._delete(reason)
         self._writer = self._reopen()

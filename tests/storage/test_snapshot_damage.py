@@ -138,3 +138,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "kvcache.db").mkdir()
     with pytest.raises(StorageError):
         SnapshotStore.open(tmp_path, QUOTA)
+
+
+def test_a_restart_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = chain("a", 3)
+    with SnapshotStore.open(tmp_path, QUOTA) as store:
+
+        def refuse(path: Path, missing_ok: bool = False) -> None:
+            raise PermissionError(13, "used by another program")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)
+            with pytest.raises(FolderNotWritable):
+                store._file.restart("a test")
+            with pytest.raises(FolderNotWritable):
+                store.put("one", "f", rows)
+        store.put("one", "f", rows)
+        assert store.known_blocks([row.key for row in rows[:-1]]) == 3
