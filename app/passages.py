@@ -1,11 +1,18 @@
-"""The best passages for a question: found at once, by words alone, with no model in memory."""
+"""The best passages for a question: found at once, by words alone, with no model in memory.
+
+A small model reads only the sentences of them that have most to do with the question (`condense`): over whole passages
+it loses the thread. What a person is shown are the passages themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.turn import Passage
+from app.words import sentences, term_set
 
 if TYPE_CHECKING:
     from storage import Document, Library
@@ -42,3 +49,60 @@ def beginning(library: Library, documents: Sequence[Document]) -> tuple[Passage,
             text = row.text.strip()[:BEGINNING_CHARACTERS]
             passages.append(Passage(document.id, document.name, row.index, row.label, text, 0.0))
     return tuple(passages)
+
+
+LATER_PASSAGE = 0.3
+"""What a sentence loses for each place by which its passage stands behind the first one."""
+FEWEST_WORDS = 2
+"""Words that say something; pieces with fewer are numbers and other crumbs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    score: float
+    passage: int
+    place: int
+    text: str
+
+
+def condense(
+    passages: Sequence[Passage], question: str, budget: int, count: Callable[[str], int]
+) -> tuple[Passage, ...]:
+    """The sentences that share most with the question, within `budget` tokens by `count`, as shortened passages.
+
+    Words are weighed by how rare they are among these passages. Sentences of a passage stay in its order; the passage
+    with the best sentence comes first; passages without a chosen sentence are left out. At least one sentence is kept.
+    """
+    spans = [
+        _Sentence(0.0, number, place, passage.text[start:end].strip())
+        for number, passage in enumerate(passages)
+        for place, (start, end) in enumerate(sentences(passage.text))
+    ]
+    spans = [span for span in spans if len(term_set(span.text)) >= FEWEST_WORDS]
+    if not spans:
+        return tuple(passages[:1])
+    asked = term_set(question)
+    words = [term_set(span.text) for span in spans]
+    rarity = {term: math.log(1 + len(words) / (1 + sum(term in held for held in words))) for term in asked}
+    scored = [
+        replace(
+            span,
+            score=sum(rarity[term] for term in asked & held) / (1 + 0.15 * math.log1p(len(held)))
+            - LATER_PASSAGE * span.passage,
+        )
+        for span, held in zip(spans, words, strict=True)
+    ]
+    chosen: list[_Sentence] = []
+    spent = 0
+    for span in sorted(scored, key=lambda span: (-span.score, span.passage, span.place)):
+        if any(span.text == other.text for other in chosen):
+            continue
+        tokens = count(span.text)
+        if not chosen or spent + tokens <= budget:
+            chosen.append(span)
+            spent += tokens
+    texts: dict[int, str] = {}
+    for number in dict.fromkeys(span.passage for span in chosen):
+        own = sorted((span for span in chosen if span.passage == number), key=lambda span: span.place)
+        texts[number] = " ".join(span.text for span in own)
+    return tuple(replace(passages[number], text=text) for number, text in texts.items())

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from app.errors import DoesNotFit
 from app.ledger import Ledger, Pages, Part, PastTurn, TurnRecord, merge_pages, read_ledger
 from app.pages import format_pages
-from app.passages import in_reading_order
+from app.passages import condense, in_reading_order
 from app.prompts import DocumentText, PromptWriter, UserTurn, is_small
 from app.turn import Passage, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SMALL_PASSAGES, SMALL_PASSAGE_TOKENS = 3, 900
+SMALL_PASSAGES, SMALL_PASSAGE_TOKENS = 4, 250
 LARGE_PASSAGES, LARGE_CONTEXT_SHARE = 8, 0.33
 
 
@@ -113,16 +113,13 @@ class Planner:
     ) -> Plan | None:
         """The plan with the most passages that help and fit, None when not even the best two of them fit."""
         small = is_small(self.room.parameters)
-        most = SMALL_PASSAGES if small else LARGE_PASSAGES
-        budget = SMALL_PASSAGE_TOKENS if small else int(LARGE_CONTEXT_SHARE * self.room.context)
-        budget = min(budget, self.room.prompt - used)
-        taken: list[Passage] = []
-        spent = 0
-        for passage in passages[:most]:
-            spent += len(self.writer.passages([passage]))
-            if taken and spent > budget:
-                break
-            taken.append(passage)
+        room = self.room.prompt - used
+        if small:
+            encode = self.writer.tokenizer.encode
+            budget = min(SMALL_PASSAGE_TOKENS, room)
+            taken = list(condense(passages[:SMALL_PASSAGES], question, budget, lambda text: len(encode(text))))
+        else:
+            taken = self._within(passages[:LARGE_PASSAGES], min(int(LARGE_CONTEXT_SHARE * self.room.context), room))
         least = min(2, len(taken))
         while len(taken) >= least:
             ordered = tuple(taken) if small else in_reading_order(taken, document_ids)
@@ -134,6 +131,17 @@ class Planner:
                 break
             taken.pop()
         return None
+
+    def _within(self, passages: Sequence[Passage], budget: int) -> list[Passage]:
+        """The first passages that take at most `budget` tokens, at least one of them."""
+        taken: list[Passage] = []
+        spent = 0
+        for passage in passages:
+            spent += len(self.writer.passages([passage]))
+            if taken and spent > budget:
+                break
+            taken.append(passage)
+        return taken
 
     def _append(self, turn: UserTurn, reading: Reading) -> Plan:
         """The stored prompt plus this turn; a prompt of its own when nothing usable is stored."""

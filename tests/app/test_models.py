@@ -111,7 +111,7 @@ def test_the_demo_label_and_scaling_follow_the_starter_under_any_name(starter_mo
     assert other.rope_scaling is None
 
 
-def test_the_starters_scaling_is_four_times_the_rope_base(starter_model):
+def test_the_starters_scaling_is_twice_the_rope_base(starter_model):
     torch = pytest.importorskip("torch")
     from engine.rope import resolve_rope
     from engine.weights import open_model
@@ -122,7 +122,7 @@ def test_the_starters_scaling_is_four_times_the_rope_base(starter_model):
     source.close()
     assert info.rope_scaling is not None
     rope = resolve_rope(config, info.rope_scaling, info.context)
-    base = 4 * config.rope_theta
+    base = 2 * config.rope_theta
     expected = base ** -(torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
     torch.testing.assert_close(rope.inv_freq.double(), expected, rtol=1e-5, atol=0)
 

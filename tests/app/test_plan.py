@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import DoesNotFit
 from app.ledger import PastTurn
-from app.plan import SMALL_PASSAGES, Plan, Planner, Room, choose_reading
+from app.plan import SMALL_PASSAGE_TOKENS, SMALL_PASSAGES, Plan, Planner, Room, choose_reading
 from app.prompts import DocumentText, PromptWriter
 from app.skeleton import Skeleton
 from app.turn import Passage
@@ -85,9 +85,13 @@ def test_a_narrower_choice_of_pages_begins_anew() -> None:
 
 
 def test_passages_keep_reading_order_and_a_small_model_gets_few() -> None:
-    found = [passage(page) for page in (7, 3, 9, 1, 5, 2)]
+    found = [passage(page, f"Fact {page} stands here.") for page in (7, 3, 9, 1, 5, 2)]
     plan = planner(12_000, parameters=SMALL).passages("Why?", found, ["doc"])
     assert plan.passages == tuple(found[:SMALL_PASSAGES])
+    long = [passage(page, f"Fact {page} stands here. " * 3 + f"More about {page}. " * 40) for page in (7, 3)]
+    plan = planner(12_000, parameters=SMALL).passages("What is fact 7?", long, ["doc"])
+    assert "Fact 7 stands here." in plan.passages[0].text
+    assert sum(len(p.text) for p in plan.passages) <= SMALL_PASSAGE_TOKENS + len(plan.passages)
     plan = planner(12_000, parameters=LARGE).passages("Why?", found, ["doc"])
     assert [p.page for p in plan.passages] == [1, 2, 3, 5, 7, 9]
 
