@@ -91,7 +91,6 @@ def main() -> None:
     args = parser.parse_args()
 
     from engine.tokenizer import Tokenizer
-
     from engine.weights import open_model
 
     source = open_model(args.model)
