@@ -24,6 +24,10 @@ if sys.platform == "win32":
         except OSError:
             return False
         return True
+
+    def _unlock(handle: int) -> None:
+        os.lseek(handle, _WINDOWS_LOCK_OFFSET, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 else:
     import fcntl
 
@@ -33,6 +37,10 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    def _unlock(handle: int) -> None:
+        # Closing is not enough: a child forked a moment ago may not have closed its copy yet.
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 class DataFolderLock:
@@ -83,6 +91,7 @@ class DataFolderLock:
         """Frees the folder. The file stays: deleting it would let two apps lock two different files."""
         if self._handle is not None:
             os.ftruncate(self._handle, 0)
+            _unlock(self._handle)
             self._drop()
 
     def _drop(self) -> None:
