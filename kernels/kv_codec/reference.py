@@ -1,85 +1,118 @@
-"""The k8v4 codec in torch: 8-bit keys, grouped by channel over a KV page; 4-bit values, grouped by token and head.
+"""Packing complete KV pages into a format and back, in torch, on any device, without a host synchronization.
 
-Both are asymmetric: x is about code * scale + minimum. Scales and minima are rounded to float16 before codes are
-chosen, so that codes make up for that rounding. Values come in already rotated by `hadamard`, which spreads single
-large entries over the whole group and so makes 4 bits enough; the rotation is its own inverse.
+Integer formats: x is about code * scale + minimum, with codes from 0 to L = 2**bits - 1. Keys are grouped by page and
+channel, over 64 tokens; values, which come in rotated by `hadamard`, by token and head. Scale and minimum are rounded
+to float16 before codes are chosen, so that codes make up for that rounding. code * scale is exact in float32, so a
+kernel gets the same number with or without a fused multiply-add.
+
+fp8: x is about code * scale, with e4m3 codes and no minimum; one scale per page and channel for keys, per page and head
+for values.
+
+Content beyond the range of float16 (+-65504), infinities included, counts as +-65504. A NaN makes the scale and with
+it the whole group NaN, other groups stay as they are: it is for the caller to keep NaN out.
+
+Error of one entry of a group with the content low..high inside float16's range, when decoded in float32:
+half a scale, plus what rounding the minimum and the scale to float16 leaves outside the grid, at most
+2**-11 * |low| and max(2**-11 * (high - low), L * 2**-25). `scale` is the larger of (high - low) / L and 2**-20.
+fp8: 2**-4 * |x|, at least 2**-10 * scale, plus 448 * 2**-25 at most; `scale` is amax / 448, at least 2**-20.
 """
-
-from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 
-KEY_LEVELS = 255
-VALUE_LEVELS = 15
+from kernels.kv_codec.bits import pack_codes, unpack_codes
+from kernels.kv_codec.formats import PAGE, PackedFormat, PackedPages, check_head_dim
+
+_LARGEST = 65504.0  # of float16
+_LARGEST_FLOAT8 = 448.0  # of e4m3
 _SMALLEST_SCALE = 2.0**-20
 
 
-class PackedKeys(NamedTuple):
-    """codes uint8 [..., pages, 64, d]; scale and minimum float16 [..., pages, d]."""
-
-    codes: torch.Tensor
-    scale: torch.Tensor
-    minimum: torch.Tensor
-
-
-class PackedValues(NamedTuple):
-    """codes uint8 [..., tokens, d / 2], the first d / 2 in the low half bytes; scale, minimum fp16 [..., tokens]."""
-
-    codes: torch.Tensor
-    scale: torch.Tensor
-    minimum: torch.Tensor
-
-
-@lru_cache
-def _hadamard_matrix(size: int, device: torch.device) -> torch.Tensor:
-    """Orthonormal and symmetric, [size, size] float32; size is a power of two."""
-    matrix = torch.ones(1, 1)
-    while matrix.shape[0] < size:
-        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    return (matrix / size**0.5).to(device)
-
-
-def hadamard(x: torch.Tensor) -> torch.Tensor:
-    """Rotate [..., d] in blocks of the largest power of two that divides d -> float32. Twice is the identity."""
-    d = x.shape[-1]
-    block = d & -d
-    matrix = _hadamard_matrix(block, x.device)
-    return (x.float().unflatten(-1, (d // block, block)) @ matrix).flatten(-2)
-
-
-def _quantize(x: torch.Tensor, dim: int, levels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
+def quantize(x: torch.Tensor, dim: int, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x of any float type, grouped along `dim` -> codes uint8 of x's shape; scale and minimum float16 without `dim`."""
+    x = x.float()
+    levels = 2**bits - 1
+    low = x.amin(dim, keepdim=True).clamp_(-_LARGEST, _LARGEST)
+    high = x.amax(dim, keepdim=True).clamp_(-_LARGEST, _LARGEST)
     minimum = low.half().float()
-    scale = ((high - minimum) / levels).clamp_min(_SMALLEST_SCALE).half().float()
-    codes = ((x - minimum) / scale).round_().clamp_(0, levels).to(torch.uint8)
+    scale = ((high - minimum) / levels).clamp_min_(_SMALLEST_SCALE).half().float()
+    codes = (x - minimum).div_(scale).round_().clamp_(0, levels).to(torch.uint8)
     return codes, scale.squeeze(dim).half(), minimum.squeeze(dim).half()
 
 
-def pack_keys(keys: torch.Tensor) -> PackedKeys:
-    """keys [..., pages, 64, d]: complete KV pages."""
-    return PackedKeys(*_quantize(keys.float(), -2, KEY_LEVELS))
+def quantize_float8(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, grouped along `dims` -> e4m3 codes as uint8, of x's shape; scale float16, `dims` kept as 1."""
+    x = x.float()
+    largest = x.abs().amax(dims, keepdim=True).clamp_max_(_LARGEST)
+    scale = (largest / _LARGEST_FLOAT8).clamp_min_(_SMALLEST_SCALE).half()
+    codes = (x / scale.float()).clamp_(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn)
+    return codes.view(torch.uint8), scale
 
 
-def unpack_keys(packed: PackedKeys, out: torch.Tensor | None = None) -> torch.Tensor:
-    """-> float32 [..., pages, 64, d], written to `out` if given."""
-    keys = torch.mul(packed.codes, packed.scale.float().unsqueeze(-2), out=out)
-    return keys.add_(packed.minimum.float().unsqueeze(-2))
+def pack_pages(keys: torch.Tensor, rotated_values: torch.Tensor, fmt: PackedFormat) -> PackedPages:
+    """keys and rotated_values [..., pages, 64, d] of any float type: complete pages. d is a multiple of 8."""
+    for name, x in (("keys", keys), ("rotated_values", rotated_values)):
+        if x.ndim < 3 or x.shape[-2] != PAGE or x.shape != keys.shape:
+            raise ValueError(f"{name}: got shape {list(x.shape)}, need [..., pages, {PAGE}, d], the same for both")
+    check_head_dim(keys.shape[-1])
+    return PackedPages(*_pack_keys(keys, fmt), *_pack_values(rotated_values, fmt))
 
 
-def pack_values(rotated: torch.Tensor) -> PackedValues:
-    """rotated [..., tokens, d], d even."""
-    codes, scale, minimum = _quantize(rotated.float(), -1, VALUE_LEVELS)
-    low, high = codes.chunk(2, dim=-1)
-    return PackedValues(low | (high << 4), scale, minimum)
+def unpack_page_keys(packed: PackedPages, fmt: PackedFormat, out: torch.Tensor | None = None) -> torch.Tensor:
+    """-> float32 [..., pages, 64, d]; with `out`, of any float type, written there and returned."""
+    scale, minimum = packed.key_scale.unsqueeze(-2), packed.key_minimum.unsqueeze(-2)
+    return _dequantize(packed.key_codes, scale, minimum, fmt.key_bits, fmt.float8, out)
 
 
-def unpack_values(packed: PackedValues, out: torch.Tensor | None = None) -> torch.Tensor:
-    """-> float32 [..., tokens, d], still rotated; written to `out` if given."""
-    half = packed.codes.shape[-1]
-    if out is None:
-        out = torch.empty(*packed.codes.shape[:-1], 2 * half, device=packed.codes.device)
-    scale = packed.scale.float().unsqueeze(-1)
-    torch.mul(packed.codes & 15, scale, out=out[..., :half])
-    torch.mul(packed.codes >> 4, scale, out=out[..., half:])
-    return out.add_(packed.minimum.float().unsqueeze(-1))
+def unpack_page_values(packed: PackedPages, fmt: PackedFormat, out: torch.Tensor | None = None) -> torch.Tensor:
+    """-> float32 [..., pages, 64, d], still rotated; with `out`, of any float type, written there and returned."""
+    scale, minimum = packed.value_scale.unsqueeze(-1), packed.value_minimum.unsqueeze(-1)
+    return _dequantize(packed.value_codes, scale, minimum, fmt.value_bits, fmt.float8, out)
+
+
+def requantize_values(packed: PackedPages, fmt: PackedFormat, value_bits: int) -> tuple[PackedPages, PackedFormat]:
+    """The same pages with their values in fewer bits, and their format. Keys are the same tensors, not copies.
+
+    ValueError for fp8, whose pages hold no integer codes, and for bits that are not fewer.
+    """
+    if fmt.float8:
+        raise ValueError("fmt: got fp8, need a format with integer codes")
+    if value_bits >= fmt.value_bits:
+        raise ValueError(f"value_bits: got {value_bits}, need fewer than the {fmt.value_bits} of the pages")
+    fewer = PackedFormat(fmt.key_bits, value_bits)
+    return PackedPages(*packed[:3], *_pack_values(unpack_page_values(packed, fmt), fewer)), fewer
+
+
+def _pack_keys(keys: torch.Tensor, fmt: PackedFormat) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if fmt.float8:
+        codes, scale = quantize_float8(keys, (-2,))
+        return codes, scale.squeeze(-2), scale.new_empty(*scale.shape[:-2], 0)
+    codes, scale, minimum = quantize(keys, -2, fmt.key_bits)
+    return pack_codes(codes, fmt.key_bits), scale, minimum
+
+
+def _pack_values(rotated: torch.Tensor, fmt: PackedFormat) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if fmt.float8:
+        codes, scale = quantize_float8(rotated, (-2, -1))
+        return codes, scale.squeeze(-1), scale.new_empty(*scale.shape[:-2], 0)
+    codes, scale, minimum = quantize(rotated, -1, fmt.value_bits)
+    return pack_codes(codes, fmt.value_bits), scale, minimum
+
+
+def _dequantize(
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor,
+    bits: int,
+    float8: bool,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """packed uint8 [..., 64, d * bits / 8] -> [..., 64, d], rounded to the type of `out` once, at the end."""
+    shape = (*packed.shape[:-1], packed.shape[-1] * 8 // bits)
+    if out is not None and out.shape != shape:
+        raise ValueError(f"out: got shape {list(out.shape)}, need {list(shape)}")
+    x = out if out is not None and out.dtype == torch.float32 else torch.empty(shape, device=packed.device)
+    if float8:
+        x.copy_(packed.view(torch.float8_e4m3fn)).mul_(scale)
+    else:
+        torch.mul(unpack_codes(packed, bits), scale.float(), out=x).add_(minimum)
+    return x if out is None or out is x else out.copy_(x)
