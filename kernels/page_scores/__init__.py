@@ -1,5 +1,34 @@
 """How much a query block may want each KV page, judged by summaries of the page's keys."""
 
-from kernels.page_scores.reference import mean_std_scores, min_max_scores
+import torch
+
+from kernels import cpu_jit
+from kernels.page_scores import reference
 
 __all__ = ["mean_std_scores", "min_max_scores"]
+
+_FEW_ROWS = 32  # over all query blocks: a decode step, not a prompt
+
+
+def mean_std_scores(q: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """q float32 [kv_heads, blocks, rows, d], mean and std [kv_heads, pages, logical, d] -> float32 scores of KV pages
+    [kv_heads, blocks, pages].
+
+    Score of a logical page: sum over d of q * mean + |q| * std. A KV page has the largest of its logical pages' scores
+    over all rows. Rows are the query heads of the KV head, for as many query positions as are sampled.
+    """
+    return _largest(q, q.abs(), mean, std)
+
+
+def min_max_scores(q: torch.Tensor, minimum: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
+    """As `mean_std_scores`, with the upper bound of q times any key: sum over d of max(q * minimum, q * maximum)."""
+    return _largest(q.clamp(max=0), q.clamp(min=0), minimum, maximum)
+
+
+def _largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1: torch.Tensor) -> torch.Tensor:
+    few = q0.shape[1] * q0.shape[2] <= _FEW_ROWS
+    if few and q0.device.type == "cpu" and summary0.dtype == torch.float16 and cpu_jit.available():
+        from kernels.page_scores import cpu
+
+        return cpu.largest(q0.contiguous(), q1.contiguous(), summary0.contiguous(), summary1.contiguous())
+    return reference.largest(q0, q1, summary0, summary1)
