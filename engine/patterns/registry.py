@@ -69,7 +69,7 @@ def _load(name: str, point: importlib.metadata.EntryPoint) -> Pattern:
     if not isinstance(pattern, Pattern):
         got = type(pattern).__name__
         raise PatternError(
-            name, f"{_package(point)} gives a {got} instead of a Pattern.", "Update or remove that package."
+            name, f"{_package(point)} gives an object of type {got}, not a Pattern.", "Update or remove that package."
         )
     return pattern
 

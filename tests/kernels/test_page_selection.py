@@ -35,7 +35,7 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, in
     return torch.tensor(scores).view(1, rows, pages), kinds == 0, kinds != 9, draw(st.integers(0, 30))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cases())
 def test_selection_is_that_of_the_sorted_oracle(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]) -> None:
     scores, forced, allowed, count = case
