@@ -1,0 +1,221 @@
+"""The eval run: an engine that knows all answers, one that knows none, and the command with the real starter model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.evaluate.measure import Way
+from app.evaluate.prompts import Prompts
+from app.evaluate.report import AVERAGE, summarize, words
+from app.evaluate.run import Plan, Results, make_sample, measure, plan_ways
+from app.evaluate.tasks import AGREEMENT_TOKENS, TASKS
+from app.model_face import ModelFace, open_face
+from app.models import describe
+from tests.app.cli_runner import is_one_error, unabridged
+
+LENGTH = 512
+
+
+@pytest.fixture(scope="module")
+def face(starter_model: Path) -> ModelFace:
+    return open_face(describe(starter_model, "starter"), None)
+
+
+@pytest.fixture(scope="module")
+def prompts(face: ModelFace) -> Prompts:
+    return Prompts(face, 135_000_000)
+
+
+@dataclass
+class Known:
+    """An engine made of what it should answer: right in every mode, or only in `exact`."""
+
+    face: ModelFace
+    answers: dict[tuple[int, ...], str]
+    right: bool = True
+    kv_format: str = "bf16"
+    kv_bytes_per_token: int = 100
+    held: dict[str, list[int]] = field(default_factory=dict)
+    calls: list[tuple[str, str, int]] = field(default_factory=list)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.face.tokenizer
+
+    def __enter__(self) -> Known:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert not [name for name, ids in self.held.items() if ids], "the KV of every sample has been freed"
+
+    def unload(self, conversation: str) -> None:
+        self.held.pop(conversation, None)
+
+    def generate(
+        self, ids: Sequence[int], sampling: Any, *, conversation: str, checkpoints: Sequence[int], mode: str
+    ) -> Iterator[Any]:
+        if mode not in ("exact", "fast"):
+            raise ValueError(f"mode: got {mode!r}, need one of exact, fast")
+        return self._answer(list(ids), sampling, conversation, checkpoints, mode)
+
+    def _answer(
+        self, ids: list[int], sampling: Any, conversation: str, checkpoints: Sequence[int], mode: str
+    ) -> Iterator[Any]:
+        from engine import Done, Token
+
+        assert all(0 < at < len(ids) for at in checkpoints)
+        before = self.held.get(conversation) or ids
+        assert ids[: len(before)] == before, "a conversation only grows"
+        self.held[conversation] = ids
+        self.calls.append((conversation, mode, len(ids)))
+        text = (
+            self.answers.get(tuple(ids), " Many people live there.") if self.right or mode == "exact" else " No idea."
+        )
+        for id in self.tokenizer.encode(text)[: sampling.max_tokens]:
+            yield Token(id, self.tokenizer.decode([id]))
+        share = 1.0 if mode == "exact" else 0.25
+        yield Done(SimpleNamespace(kv_pages_read_share=share))  # pyright: ignore[reportArgumentType]
+
+    def score(self, ids: Sequence[int], continuation: Sequence[int], *, conversation: str, mode: str) -> Any:
+        self.held[conversation] = [*ids, *continuation]
+        good = self.right or mode == "exact"
+        return SimpleNamespace(
+            nll_sum=(0.1 if good else 0.2) * len(continuation),
+            tokens=len(continuation),
+            greedy_matches=len(continuation) if good else 0,
+            kv_pages_read_share=1.0 if mode == "exact" else 0.25,
+        )
+
+
+def all_answers(plan: Plan, prompts: Prompts) -> dict[tuple[int, ...], str]:
+    found = {}
+    for task in plan.tasks:
+        for index in range(plan.samples):
+            sample = make_sample(plan.seed, task, LENGTH, index, prompts)
+            ids, _ = prompts.first(sample.document, sample.questions[0])
+            for number, question in enumerate(sample.questions):
+                if number:
+                    ids = prompts.later(ids, prompts.answer(sample.questions[number - 1]), question)
+                found[tuple(ids)] = question.answer or " Many people live there."
+    return found
+
+
+def run(face: ModelFace, prompts: Prompts, right: bool, **more: Any) -> tuple[Results, Known]:
+    ways, dense = plan_ways(more.pop("modes", ["exact", "fast"]), ["bf16"], [])
+    plan = Plan((LENGTH,), tuple(TASKS.values()), 2, ways, dense, **more)
+    engine, results = Known(face, all_answers(plan, prompts), right), Results(plan)
+    measure(plan, prompts, lambda name: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
+    return results, engine
+
+
+def test_who_knows_all_answers_scores_100_everywhere(face: ModelFace, prompts: Prompts) -> None:
+    results, _ = run(face, prompts, right=True)
+    rows = summarize(results)
+    assert {(row.task, row.score) for row in rows} == {(name, 100.0) for name in (*TASKS, AVERAGE)}
+    assert {row.difference for row in rows} == {0}
+    assert {round(row.nll_ratio or 0, 6) for row in rows} == {1.0}
+    assert {row.pages_read_share for row in rows if row.mode == "fast"} == {0.25}
+    assert len(results.records) == 2 * 2 * len(TASKS)
+    assert words(results, rows) == []
+
+
+def test_who_knows_none_scores_0_and_the_difference_says_so(face: ModelFace, prompts: Prompts) -> None:
+    results, _ = run(face, prompts, right=False)
+    sparse = [row for row in summarize(results) if row.mode == "fast"]
+    assert {row.score for row in sparse} == {0.0}
+    assert {row.difference for row in sparse} == {-100.0}
+    assert {round(row.nll_ratio or 0, 6) for row in sparse} == {2.0}
+
+
+@pytest.mark.parametrize("decode_only", [False, True])
+def test_who_reads_what(face: ModelFace, prompts: Prompts, decode_only: bool) -> None:
+    """Without --decode-only a row never starts from another row's KV; with it one dense prefill serves all rows."""
+    _, engine = run(face, prompts, right=True, decode_only=decode_only)
+    reads = [(conversation, mode) for conversation, mode, _ in engine.calls if conversation == "dense"]
+    questions = 2 * (len(TASKS) + 2)  # one each, three in multi_turn
+    assert len(reads) == (questions if decode_only else 0)
+    assert {mode for _, mode in reads} <= {"exact"}
+
+
+def test_modes_that_the_engine_refuses_are_named_and_the_rest_is_measured(face: ModelFace, prompts: Prompts) -> None:
+    results, _ = run(face, prompts, right=True, modes=["exact", "swift"])
+    assert [str(way) for way, _ in results.refused] == ["swift bf16"]
+    assert "need one of exact, fast" in words(results, summarize(results))[0]
+    assert {record.way.mode for record in results.records} == {"exact"}
+
+
+def test_a_format_that_the_engine_refuses_is_named(face: ModelFace, prompts: Prompts) -> None:
+    ways, dense = plan_ways(["exact"], ["k9v9"], [])
+    plan = Plan((LENGTH,), (TASKS["needle"],), 1, ways, dense)
+    engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
+
+    def load(name: str) -> Any:
+        if name != "bf16":
+            raise ValueError(f"kv_format: got {name!r}, need bf16")
+        return engine
+
+    measure(plan, prompts, load, results, lambda text: None)
+    assert results.refused == [(Way("exact", "k9v9"), "kv_format: got 'k9v9', need bf16")]
+    assert len(results.records) == 1
+
+
+def test_tasks_that_do_not_fit_are_named_not_cut(face: ModelFace, prompts: Prompts) -> None:
+    ways, dense = plan_ways(["exact"], ["bf16"], [])
+    plan = Plan((160, LENGTH), (TASKS["multi_query"],), 1, ways, dense)
+    engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
+    measure(plan, prompts, lambda name: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
+    assert [record.length for record in results.records] == [LENGTH]
+    assert "multi_query at 160 tokens was left out" in results.notes[0]
+
+
+def test_agreement_asks_for_its_tokens(prompts: Prompts) -> None:
+    assert TASKS["agreement"].answer_tokens == AGREEMENT_TOKENS == 128
+
+
+@pytest.mark.slow
+def test_the_command_with_the_starter_model(starter_model: Path, data_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = unabridged(
+        "eval", "--model", starter_model, "--lengths", "512", "--samples", "1", "--tasks", "needle,facts",
+        "--formats", "bf16,k8v4", "--threads", "1", "--json", "--out", out, data_dir=data_dir,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "135M" in found["model"]
+    assert [(row["mode"], row["format"], row["task"]) for row in found["rows"]][:2] == [
+        ("exact", "bf16", "needle"),
+        ("exact", "bf16", "facts"),
+    ]
+    assert {row["format"] for row in found["rows"]} == {"bf16", "k8v4"}
+    assert {row["pages_read_share"] for row in found["rows"]} == {1.0}
+    assert found["bytes_per_token"]["k8v4"] < 0.5 * found["bytes_per_token"]["bf16"]
+    dense = found["rows"][0]
+    assert (dense["difference"], dense["samples"], dense["length"]) == (0, 1, 512)
+    assert json.loads((out / "results.json").read_text()) == found
+    assert len((out / "samples.jsonl").read_text().splitlines()) == 4
+    assert (out / "needle.png").stat().st_size > 1000
+    assert list(data_dir.iterdir()) == [], "it stores nothing in the data folder"
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--tasks", "needel"], 2, "'needle'"),
+        (["--samples", "0"], 2, "--samples"),
+        (["--lengths", "far"], 2, "--lengths"),
+        (["--lengths", ","], 2, "--lengths"),
+        (["--lengths", "900k"], 3, "does not fit"),
+    ],
+)
+def test_wrong_use(starter_model: Path, data_dir: Path, more: list[str], code: int, says: str) -> None:
+    done = unabridged("eval", "--model", starter_model, *more, data_dir=data_dir)
+    assert done.returncode == code
+    assert is_one_error(done.stderr)
+    assert says in done.stderr
