@@ -3,6 +3,7 @@
 from engine.patterns.combine import PerHead, PerLayer
 from engine.patterns.context import BlockContext, QueryBlocks, decode_queries, sample_queries, tail_start
 from engine.patterns.errors import PatternError
+from engine.patterns.measure import Kept, kept_attention
 from engine.patterns.pattern import Pattern, Union
 from engine.patterns.policy import AttentionPolicy, Sparsity, streaming_heads
 from engine.patterns.registry import named_pattern, pattern_names, register, unregister
@@ -17,6 +18,7 @@ __all__ = [
     "Dense",
     "DenseUpTo",
     "GlobalTokens",
+    "Kept",
     "MeanStd",
     "MinMax",
     "Pattern",
@@ -33,6 +35,7 @@ __all__ = [
     "TopPages",
     "Union",
     "decode_queries",
+    "kept_attention",
     "named_pattern",
     "pattern_names",
     "register",

@@ -24,6 +24,7 @@ from engine.patterns import (
     TopPages,
     Union,
     decode_queries,
+    kept_attention,
     sample_queries,
 )
 from kernels.block_index import PAGE, check_index, to_mask
@@ -324,3 +325,20 @@ def test_keys_tell_patterns_apart_and_stay_as_they_are() -> None:
     assert (
         TopPages(4096) | Sinks(64)
     ).key == "Union@1(parts=[TopPages@1(4096, mean_std/16@1, 64, 256), Sinks@1(tokens=64)])"
+
+
+def test_kept_attention_is_the_share_of_softmax_on_listed_pages() -> None:
+    generator = torch.Generator().manual_seed(1)
+    keys = torch.randn(KV_HEADS, 300, D, generator=generator)
+    q = torch.randn(3, KV_HEADS * GROUP, D, generator=generator)
+    kept = kept_attention(Streaming(64, 60), q, keys)
+    masses = []
+    for row, position in enumerate((297, 298, 299)):
+        pages = {0, *range((position - 59) // PAGE, position // PAGE + 1)}
+        for head in range(KV_HEADS * GROUP):
+            weights = (keys[head // GROUP, : position + 1].double() @ q[row, head].double() * D**-0.5).softmax(0)
+            masses.append(sum(float(weights[token]) for token in range(position + 1) if token // PAGE in pages))
+    assert kept.mass == pytest.approx(sum(masses) / len(masses), abs=1e-5)
+    assert kept.pages == pytest.approx(3 / 5)
+    assert str(kept).endswith("of the attention in 60.0% of the pages")
+    assert kept_attention(Dense(), q, keys).mass == pytest.approx(1)
