@@ -91,6 +91,7 @@ def examine(settings: Settings) -> Report:
     for name, check in (
         ("python", _python),
         ("torch", _torch),
+        ("compiled kernels", _kernels),
         ("packages", _packages),
         ("sqlite", _sqlite),
         ("data folder", partial(_data_folder, paths)),
@@ -148,8 +149,27 @@ def _torch() -> str:
     return f"{torch.__version__}, {build}, {torch.get_num_threads()} threads"
 
 
+def _kernels() -> str:
+    from engine.profiles import cpu_kernels
+
+    compiled, detail = cpu_kernels()
+    if not compiled:
+        raise RuntimeError(f"{detail}; answers come slower. Run `python3 installer setup` again")
+    return detail
+
+
 def _packages() -> str:
-    names = ("gradio", "gguf", "tokenizers", "sqlite-utils", "pypdfium2", "pypdf", "pathspec", "huggingface-hub")
+    names = (
+        "numba",
+        "gradio",
+        "gguf",
+        "tokenizers",
+        "sqlite-utils",
+        "pypdfium2",
+        "pypdf",
+        "pathspec",
+        "huggingface-hub",
+    )
     missing = [name for name in names if _version(name) is None]
     if missing:
         raise RuntimeError(f"missing: {', '.join(missing)}; run `python3 installer setup` again")

@@ -52,6 +52,11 @@ class Paths:
         return self.root / "temp"
 
     @property
+    def compiled(self) -> Path:
+        """Compiled kernels, where they cannot be kept beside their source."""
+        return self.root / "compiled"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

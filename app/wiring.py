@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 LOADING_STEPS = {
     "open": ("Opening the model", 0.0, 0.02),
     "weights": ("Reading the weights", 0.02, 0.6),
-    "packing": ("Packing the weights", 0.6, 1.0),
+    "packing": ("Packing the weights", 0.6, 0.9),
+    "kernels": ("Compiling for this machine (the first start takes longer)", 0.9, 1.0),
     "ready": ("Ready", 1.0, 1.0),
 }
 """The engine's loading steps: what is shown, and from where to where each one moves the bar."""
@@ -140,6 +141,9 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
 
     def load(progress: Callable[[str, float], None]) -> Engine:
         from engine import Engine, EngineConfig
+        from engine.profiles import keep_compiled_kernels
+
+        keep_compiled_kernels(Paths(settings.data_dir).compiled)
 
         config = EngineConfig(
             model=model.path,

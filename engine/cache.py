@@ -1,14 +1,11 @@
 """The paged KV cache: sequences of token ids, their KV pages, and how pages are shared between them.
 
-A KV page holds 64 tokens of every layer. Each layer keeps its keys and values head-major, [kv_heads, slots, head_dim],
-and a page is a slice of 64 slots, so neighbouring pages read as one tensor without a copy. Memory of the whole
-capacity is reserved once and touched only where pages are used.
-
-Formats: f32 and bf16 keep what was computed. k8v4 packs a page (kernels.kv_codec) once it is complete and 128 newer
-tokens have followed; the sink page (page 0) stays exact, and values are stored rotated, exact pages included.
+Formats: f32 and bf16 keep what was computed. The others pack a page (kernels.kv_codec) once it is complete and 128
+newer tokens have followed; the sink page (page 0) stays exact. Where the bytes lie is `engine.kv_memory`'s business.
 """
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -16,13 +13,10 @@ import torch
 
 from engine.config import ModelConfig
 from engine.errors import EngineError
+from engine.kv_memory import PAGE, SUMMARIZERS, KvMemory, Summarizer
 from engine.pages import PagePool, runs
-from kernels.append_kv import append_kv
-from kernels.kv_codec import PackedKeys, PackedValues, hadamard, pack_keys, pack_values, unpack_keys, unpack_values
 
-PAGE = 64
-EXACT_RECENT = 128  # tokens that k8v4 never packs at the end of a sequence
-EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "k8v4": torch.bfloat16}
+EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequence
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -32,7 +26,7 @@ class Sequence:
 
     `table`: for each KV page its number in the exact pool, or ~number (negative) in the packed pool.
     `by_decode`: one byte per token, 1 where decode made the KV and 0 where prefill did.
-    `packed`: in k8v4, how many leading pages have their final form (the sink, exact, and the packed ones), or 0.
+    `packed`: in packed formats, how many leading pages have their final form (exact sink, packed ones), or 0.
     `reserve`: packed pages taken in advance.
     """
 
@@ -47,51 +41,26 @@ class Sequence:
         return len(self.ids)
 
 
-def bytes_per_token(model: ModelConfig, kv_format: str) -> int:
-    """KV bytes that one token of a long sequence takes, scales included."""
-    d = model.head_dim
-    match kv_format:
-        case "f32":
-            head = 2 * 4 * d
-        case "bf16":
-            head = 2 * 2 * d
-        case _:
-            head = d + d // 2 + 4 + -(-4 * d // PAGE)  # key and value codes, value scale, a share of the key scales
-    return model.layers * model.kv_heads * head
-
-
 class KvCache:
     """All KV memory of an engine, and the operations on sequences.
 
-    `pages`: capacity in KV pages. In k8v4 so many packed pages, and `exact_pages` more that are not packed (yet).
+    `pages`: capacity in KV pages. In packed formats so many packed pages, and `exact_pages` that are not packed (yet).
     """
 
     def __init__(
-        self, model: ModelConfig, kv_format: str, pages: int, exact_pages: int = 0, device: str = "cpu"
+        self,
+        model: ModelConfig,
+        kv_format: str,
+        pages: int,
+        exact_pages: int = 0,
+        device: str = "cpu",
+        summarizers: Mapping[str, Summarizer] = SUMMARIZERS,
     ) -> None:
         self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
-        self.packs = kv_format == "k8v4"
-        self.dtype = EXACT_DTYPES[kv_format]
-        layers, heads, d = model.layers, model.kv_heads, model.head_dim
-        exact = exact_pages if self.packs else pages
-        self.exact = PagePool(exact)
-        self.keys = torch.empty(layers, heads, exact * PAGE, d, dtype=self.dtype, device=device)
-        self.values = torch.empty_like(self.keys)
+        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, summarizers)
+        self.packs, self.dtype = self.memory.packs, self.memory.dtype
+        self.exact = PagePool(exact_pages if self.packs else pages)
         self.packed = PagePool(pages if self.packs else 0)
-        if self.packs:
-
-            def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-                return torch.empty(layers, heads, *shape, dtype=dtype, device=device)
-
-            half = torch.float16
-            self.packed_keys = PackedKeys(
-                empty(pages, PAGE, d, dtype=torch.uint8), empty(pages, d, dtype=half), empty(pages, d, dtype=half)
-            )
-            self.packed_values = PackedValues(
-                empty(pages * PAGE, d // 2, dtype=torch.uint8),
-                empty(pages * PAGE, dtype=half),
-                empty(pages * PAGE, dtype=half),
-            )
 
     # Sequences
 
@@ -142,9 +111,7 @@ class KvCache:
             if sequence.table[complete] < 0:
                 raise ValueError(f"length: got {length}, which cuts a packed page, need a multiple of {PAGE}")
             copies = self.exact.take(1)
-            source, target = sequence.table[complete] * PAGE, copies[0] * PAGE
-            for store in (self.keys, self.values):
-                store[:, :, target : target + rest] = store[:, :, source : source + rest]
+            self.memory.copy_page(sequence.table[complete], copies[0], rest)
         self._share(table)
         table += copies
         packed = min(sequence.packed, complete)
@@ -152,10 +119,13 @@ class KvCache:
 
     def commit(self, sequence: Sequence, ids: SequenceOf[int], by_decode: bool) -> None:
         """Declare the KV of `ids`, already written by all layers, part of the sequence; pack what has become old."""
+        complete = sequence.length // PAGE
         sequence.ids.extend(ids)
         sequence.by_decode.extend(bytes([by_decode]) * len(ids))
         if self.packs:
             self._pack_old(sequence)
+        elif sequence.length // PAGE > complete:
+            self.memory.summarize(sequence.table[complete : sequence.length // PAGE])
 
     def adopt(
         self, sequence: Sequence, ids: SequenceOf[int], by_decode: bytes, packed: SequenceOf[bool]
@@ -190,20 +160,18 @@ class KvCache:
 
     # Tensors
 
-    def append(self, layer: int, slots: list[tuple[int, int]], k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write k and v [t, kv_heads, d] into the slots that `slots` (from `new_slots`) names."""
-        if self.packs:
-            v = hadamard(v)
-        append_kv(self.keys[layer], self.values[layer], slots, k, v)
-
     def new_slots(self, sequence: Sequence, tokens: int) -> list[tuple[int, int]]:
-        """Where the next `tokens` tokens of a prepared sequence go."""
+        """Where the next `tokens` tokens of a prepared sequence go, as runs of (first slot, tokens)."""
         found = runs(sequence.table, PAGE, sequence.length, sequence.length + tokens)
         return [(slot, count) for _, slot, count in found]
 
-    def view(self, sequence: Sequence, length: int, piece: int, dtype: torch.dtype | None = None) -> "View":
-        """How to read the first `length` tokens, in pieces as `dtype`; None: float32 if any is packed, else as kept."""
-        return View(self, sequence, length, piece, dtype or (torch.float32 if sequence.packed else self.dtype))
+    def table(self, sequence: Sequence, length: int) -> torch.Tensor:
+        """int32 [pages]: the places of the pages that hold the first `length` tokens."""
+        return torch.tensor(sequence.table[: -(-length // PAGE)], dtype=torch.int32, device=self.device)
+
+    def view(self, sequence: Sequence, length: int, dtype: torch.dtype) -> "View":
+        """How to read the first `length` tokens of all layers as `dtype`."""
+        return View(self, sequence, length, dtype)
 
     def _pack_old(self, sequence: Sequence) -> None:
         """Pack every page but the sink that is complete and has at least 128 newer tokens behind it."""
@@ -215,92 +183,34 @@ class KvCache:
         new, sequence.reserve = sequence.reserve[: len(old)], sequence.reserve[len(old) :]
         if len(new) < len(old):
             raise EngineError("The KV cache has no page left to pack into.", "Close a conversation.")
-        source = torch.tensor(old, device=self.device)
-        target = torch.tensor(new, device=self.device)
-        for layer in range(self.model.layers):
-            pages = [store[layer].unflatten(1, (-1, PAGE))[:, source] for store in (self.keys, self.values)]
-            for stored, part in zip(self.packed_keys, pack_keys(pages[0])):
-                stored[layer][:, target] = part
-            for stored, part in zip(self.packed_values, pack_values(pages[1])):
-                stored[layer].unflatten(1, (-1, PAGE))[:, target] = part
+        self.memory.pack(old, new)
         self.exact.release(old)
         sequence.table[done:end] = [~page for page in new]
         sequence.packed = end
 
 
 class View:
-    """The keys and values of one sequence, layer by layer; made once for all layers of a step or chunk.
+    """The keys and values of one sequence, layer by layer; made once for all layers of a chunk.
 
-    Pieces are cut at multiples of `piece` tokens and read as views where their pages are neighbours, else copied.
+    A view into memory where the pages are neighbours and have the wanted type, else a copy.
     """
 
-    def __init__(self, cache: KvCache, sequence: Sequence, length: int, piece: int, dtype: torch.dtype) -> None:
+    def __init__(self, cache: KvCache, sequence: Sequence, length: int, dtype: torch.dtype) -> None:
         self.length, self.dtype = length, dtype
-        self._cache, self._table = cache, sequence.table
-        copies = dtype != cache.dtype or sequence.packed > 0
-        self._pieces = [(0, length, True)] if copies else self._cut(length, piece)
-        self._runs = {first: runs(self._table, PAGE, first, end) for first, end, _ in self._pieces}
-        self._workspace: dict[int, KeysValues] = {}
+        self._memory = cache.memory
+        self._runs = runs(sequence.table, PAGE, 0, length)
+        self._copies = len(self._runs) > 1 or dtype != cache.dtype or self._runs[0][0]
+        self._workspace: KeysValues | None = None
 
-    @property
-    def pages(self) -> int:
-        """KV pages that a read of this view touches in each layer."""
-        return -(-self.length // PAGE)
-
-    def read(self, layer: int) -> list[KeysValues]:
-        """(keys, values), each [kv_heads, n, d], that together hold all tokens in order; valid until the next read.
-
-        Every piece but the last holds a multiple of `piece` tokens.
-        """
-        return [
-            self._copy(layer, first, end) if copied else self._read_exact(layer, *self._runs[first][0][1:])
-            for first, end, copied in self._pieces
-        ]
-
-    def _cut(self, length: int, piece: int) -> list[tuple[int, int, bool]]:
-        """(first token, end, to be copied?): long views, and a copy of each piece that has a break inside."""
-        pieces: list[tuple[int, int, bool]] = []
-        position = 0
-        for _, _, tokens in runs(self._table, PAGE, 0, length):
-            end = position + tokens
-            start = pieces[-1][1] if pieces else 0
-            if start < position:  # the piece that the last run began ends in this run, or further on
-                cut = min(-(-position // piece) * piece, length)
-                if end < cut:
-                    position = end
-                    continue
-                pieces.append((start, cut, True))
-                start = cut
-            whole = length if end == length else end // piece * piece
-            if whole > start:
-                pieces.append((start, whole, False))
-            position = end
-        return pieces
-
-    def _copy(self, layer: int, first: int, end: int) -> KeysValues:
-        if first not in self._workspace:
-            model = self._cache.model
-            keys = torch.empty(model.kv_heads, end - first, model.head_dim, dtype=self.dtype, device=self._cache.device)
-            self._workspace[first] = keys, torch.empty_like(keys)
-        keys, values = self._workspace[first]
-        done = 0
-        for packed, slot, tokens in self._runs[first]:
-            into = keys[:, done : done + tokens], values[:, done : done + tokens]
-            if packed:
-                self._unpack(layer, slot, tokens, *into)
-            else:
-                for target, source in zip(into, self._read_exact(layer, slot, tokens)):
-                    target.copy_(source)
-            done += tokens
-        return keys, values
-
-    def _read_exact(self, layer: int, slot: int, tokens: int) -> KeysValues:
-        cache = self._cache
-        return cache.keys[layer, :, slot : slot + tokens], cache.values[layer, :, slot : slot + tokens]
-
-    def _unpack(self, layer: int, slot: int, tokens: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        cache, first, last = self._cache, slot // PAGE, (slot + tokens) // PAGE
-        packed_keys = PackedKeys(*(part[layer, :, first:last] for part in cache.packed_keys))
-        packed_values = PackedValues(*(part[layer, :, slot : slot + tokens] for part in cache.packed_values))
-        unpack_keys(packed_keys, out=keys.unflatten(1, (-1, PAGE)))
-        unpack_values(packed_values, out=values)
+    def read(self, layer: int) -> KeysValues:
+        """Keys and values [kv_heads, length, d]; valid until the next read."""
+        memory = self._memory
+        if not self._copies:
+            slot = self._runs[0][1]
+            return memory.keys[layer, :, slot : slot + self.length], memory.values[layer, :, slot : slot + self.length]
+        if self._workspace is None:
+            heads, d = memory.keys.shape[1], memory.keys.shape[3]
+            keys = torch.empty(heads, self.length, d, dtype=self.dtype, device=memory.device)
+            self._workspace = keys, torch.empty_like(keys)
+        memory.read(layer, self._runs, *self._workspace)
+        return self._workspace

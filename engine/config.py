@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 RopeKind = Literal["default", "linear", "dynamic", "ntk", "llama3", "yarn", "factors"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
-KvFormat = Literal["f32", "bf16", "k8v4"]
+KvFormat = Literal["f32", "bf16", "fp8", "k8v8", "k8v4", "k4v4", "k3v3", "k3v2", "k2v2"]
 DecodeWeights = Literal["auto", "f32", "int8", "int4"]
 
 FAMILIES: tuple[str, ...] = get_args(Family)

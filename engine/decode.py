@@ -13,7 +13,7 @@ from engine.model import Decoder
 def decode_token(
     decoder: Decoder, cache: KvCache, sequence: Sequence, token: int, poll: Callable[[], None]
 ) -> tuple[torch.Tensor, int]:
-    """Append `token` to a prepared sequence -> logits float32 [vocab], KV pages read in each layer.
+    """Append `token` to a prepared sequence -> logits float32 [vocab], KV pages read over layers and KV heads.
 
     `poll` may raise to give up; the sequence is then as before.
     """
@@ -22,4 +22,4 @@ def decode_token(
     hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
     logits = decoder.logits(hidden)[0]
     cache.commit(sequence, [token], by_decode=True)
-    return logits, attention.pages
+    return logits, attention.pages_read

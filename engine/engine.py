@@ -14,19 +14,20 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from engine.cache import PAGE, KvCache, Sequence, bytes_per_token
+from engine.cache import PAGE, KvCache, Sequence
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, Sampling
 from engine.conversations import Conversations
 from engine.errors import DoesNotFitError, EngineError
 from engine.events import Event
+from engine.kv_memory import bytes_per_token
 from engine.load import LoadedModel, load_model
 from engine.prefix import Blocks
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader, block_pages, export_rows
 from engine.tokenizer import Tokenizer
 from engine.turn import Turn
 
-KERNEL_VERSION = 1  # raise it when the same tokens get other KV
+KERNEL_VERSION = 2  # raise it when the same tokens get other KV
 MODES = ("exact",)
 
 

@@ -28,6 +28,7 @@ from engine.tokenizer import Tokenizer
 from engine.weights import open_model
 from engine.weights.names import tensor_shapes
 from engine.weights.source import ModelSource
+from kernels import cpu_jit
 from kernels.linear import int4_is_available, int8_is_available
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Open, read and pack the model. Raises what `Engine.load` says."""
     profile = choose_profile(config)
     torch.set_num_threads(profile.threads)
+    cpu_jit.set_threads(profile.threads)
     progress("open", 0.0)
     with open_model(config.model) as source:
         model = source.config
@@ -72,6 +74,9 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         decoder, weights, reason, error = _choose_decode_weights(config, source, dense, progress)
         parameters = sum(math.prod(shape) for shape in tensor_shapes(model).values())
         fingerprint = source.fingerprint
+    if torch.device(profile.device).type == "cpu":
+        progress("kernels", 0.0)
+        compile_kernels(decoder, config.kv_format)
     capacity = capacity_tokens(config, model, context, profile.device)
     pages = -(-capacity // PAGE) + SPARE_PAGES
     chunk = config.prefill_chunk or prefill_chunk_tokens(model)
@@ -99,7 +104,8 @@ def _choose_decode_weights(
                 "Use decode weights 'auto' or 'f32'.",
             )
         decoder = pack_layers(source, dense, asked == "int4", lambda share: progress("packing", share))
-        return decoder, asked, "asked for", logit_error(decoder, dense)
+        progress("kernels", 0.0)
+        return decoder, asked, "asked for", logit_error(decoder, dense, config.kv_format)
     # Codes that the file itself holds lose nothing by staying 4 bits wide; rounding wider weights to 4 bits would.
     # Over weights that no cache holds int4 is the faster one too (AVX2: 60 against 77 ms a token at 1k, starter model).
     candidates = ["int4", "int8"] if four_bit_share(source) == 1 else ["int8"]
@@ -109,7 +115,8 @@ def _choose_decode_weights(
             refused.append(f"{name}: this PyTorch has no working product")
             continue
         decoder = pack_layers(source, dense, name == "int4", lambda share: progress("packing", share))
-        error = logit_error(decoder, dense)
+        progress("kernels", 0.0)
+        error = logit_error(decoder, dense, config.kv_format)
         if error <= LARGEST_LOGIT_ERROR:
             return decoder, name, f"logit error {error:.4f} is within {LARGEST_LOGIT_ERROR}", error
         refused.append(f"{name}: logit error {error:.4f}")
@@ -117,14 +124,21 @@ def _choose_decode_weights(
     return dense, "f32", "; ".join(refused), 0.0
 
 
-def logit_error(packed: Decoder, dense: Decoder, tokens: int = 16) -> float:
+def logit_error(packed: Decoder, dense: Decoder, kv_format: str, tokens: int = 16) -> float:
     """RMS of the difference of the logits after `tokens` fixed tokens, divided by the RMS of the dense logits."""
     vocab = dense.config.vocab_size
     ids = [(7919 * (i + 1)) % vocab for i in range(tokens)]
     logits = []
     for decoder in (dense, packed):
-        cache, sequence = KvCache(dense.config, "f32", -(-tokens // PAGE)), Sequence()
+        cache, sequence = KvCache(dense.config, kv_format, -(-tokens // PAGE), -(-tokens // PAGE)), Sequence()
         cache.prepare(sequence, tokens)
         prefill_chunk(decoder, cache, sequence, ids[:-1], lambda: None)
         logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None)[0])
     return float((logits[1] - logits[0]).norm() / logits[0].norm())
+
+
+def compile_kernels(decoder: Decoder, kv_format: str) -> None:
+    """Run one decode step, so that numba has compiled everything before the first question."""
+    cache, sequence = KvCache(decoder.config, kv_format, 1, 1), Sequence()
+    cache.prepare(sequence, 1)
+    decode_token(decoder, cache, sequence, 0, lambda: None)

@@ -17,8 +17,8 @@ import torch
 
 from engine.config import ModelConfig
 from engine.rope import Rope
-from kernels.linear import Weight, linear
-from kernels.rms_norm import rms_norm
+from kernels.linear import Weight, activation_dtype, linear
+from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
 
@@ -74,19 +74,21 @@ class Decoder:
 
         `kv_only`: nothing is wanted but keys and values; the result then lacks the last layer.
         """
-        config = self.config
+        eps = self.config.norm_eps
         angles = self.rope.angles(start, start + ids.shape[0])
-        x = self.embed[ids].float()
+        x, delta = self.embed[ids].float(), None
         for index, layer in enumerate(layers):
-            q, k, v = self._qkv(layer, rms_norm(x, layer.attn_norm, config.norm_eps), angles)
+            x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
+            q, k, v = self._qkv(layer, normed, angles)
             attention.append(index, k, v)
             if kv_only and index == len(layers) - 1:
-                break
-            x = x + linear(attention.attend(index, q).flatten(1), layer.o)
+                return x
+            delta = linear(attention.attend(index, q).flatten(1), layer.o)
             poll()
-            x = x + linear(swiglu(linear(rms_norm(x, layer.ffn_norm, config.norm_eps), layer.gate_up)), layer.down)
+            x, normed = add_rms_norm(x, delta, layer.ffn_norm, eps, activation_dtype(layer.gate_up))
+            delta = linear(swiglu(linear(normed, layer.gate_up)), layer.down)
             poll()
-        return x
+        return x if delta is None else x + delta
 
     def _qkv(
         self, layer: LayerWeights, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
@@ -94,7 +96,7 @@ class Decoder:
         """q [t, heads, d], k and v [t, kv_heads, d] from the normed x [t, hidden]; q and k rotated."""
         config = self.config
         heads = (config.heads, config.kv_heads)
-        qkv = linear(x, layer.qkv).float().unflatten(1, (-1, config.head_dim))
+        qkv = linear(x, layer.qkv).unflatten(1, (-1, config.head_dim))
         qk, v = qkv.split((sum(heads), config.kv_heads), dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk.split(heads, dim=1)

@@ -4,20 +4,26 @@ So far there is one profile, `cpu`. A CUDA device can be named explicitly and ru
 """
 
 import math
+import os
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 import torch
 
-from engine.cache import PAGE, bytes_per_token
+import kernels
+from engine.cache import PAGE
 from engine.config import EngineConfig, ModelConfig
+from engine.kv_memory import EXACT_DTYPES, bytes_per_token
+from kernels import cpu_jit
 
 _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
 _LARGEST_CHUNK = 512
 _MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
 _CAPACITY_CONTEXTS = 4
-_EXACT_SHARE = 4  # k8v4: one exact page for so many packed ones
+_EXACT_SHARE = 4  # packed formats: one exact page for so many packed ones
 SPARE_PAGES = 16  # for the copied last pages of checkpoints
 
 
@@ -58,6 +64,18 @@ def _cpu_reason() -> str:
     return "no CUDA device was found"
 
 
+def cpu_kernels() -> tuple[bool, str]:
+    """Whether decode on the CPU runs compiled kernels, and by what or why not."""
+    reason = cpu_jit.unavailable_reason()
+    return not reason, reason or f"numba {version('numba')} compiles decode for the CPU"
+
+
+def keep_compiled_kernels(folder: Path) -> None:
+    """Keep compiled kernels in `folder` if they cannot be kept beside their source. Call before an engine is loaded."""
+    if not all(os.access(place, os.W_OK) for place in kernels.__path__):
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
+
 def prefill_chunk_tokens(model: ModelConfig) -> int:
     """A power of two from 32 to 512, so small that a layer of one chunk takes well under 300 ms: Stop waits for it."""
     d = model.head_dim
@@ -66,7 +84,7 @@ def prefill_chunk_tokens(model: ModelConfig) -> int:
 
 
 def exact_pages(pages: int, chunk: int) -> int:
-    """k8v4: pages that are not packed (yet), beside `pages` packed ones."""
+    """Packed formats: pages that are not packed (yet), beside `pages` packed ones."""
     return chunk // PAGE + 2 * SPARE_PAGES + pages // _EXACT_SHARE
 
 
@@ -75,7 +93,7 @@ def capacity_tokens(config: EngineConfig, model: ModelConfig, context: int, devi
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
     budget, token = int(free_memory(device) * _MEMORY_SHARE), bytes_per_token(model, config.kv_format)
-    if config.kv_format == "k8v4":
+    if config.kv_format not in EXACT_DTYPES:
         exact, chunk = bytes_per_token(model, "bf16"), config.prefill_chunk or prefill_chunk_tokens(model)
         budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
         token += -(-exact // _EXACT_SHARE)

@@ -24,7 +24,7 @@ from engine.cache import PAGE, KvCache, Sequence
 from engine.errors import SnapshotMismatchError
 from engine.pages import runs
 
-VERSION = 1
+VERSION = 2
 BLOCK_BYTES = 4 * 2**20
 _MAGIC = b"UKV1"
 
@@ -122,12 +122,12 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
     """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`: header length, header as JSON, tensors."""
     slots = runs(sequence.table, PAGE, first, end)
     parts: list[torch.Tensor] = []
-    for stored, unit, packed in _stores(cache):
+    for stored, unit, packed in cache.memory.stores():
         chosen = [
-            stored[:, :, slot // unit : (slot + n) // unit] for is_packed, slot, n in slots if is_packed == packed
+            stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
         ]
         if chosen:
-            parts.append(torch.cat(chosen, dim=2))
+            parts.append(torch.cat(chosen, dim=1))
     data = b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
     header = _shape(cache) | {
         "first": first,
@@ -138,15 +138,6 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     return _MAGIC + struct.pack("<I", len(text)) + text + data
-
-
-def _stores(cache: KvCache) -> list[tuple[torch.Tensor, int, bool]]:
-    """Every tensor that holds KV, as (tensor [layers, kv_heads, units, ...], tokens per unit, of the packed pool?)."""
-    stores = [(cache.keys, 1, False), (cache.values, 1, False)]
-    if cache.packs:
-        stores += [(part, PAGE, True) for part in cache.packed_keys]
-        stores += [(part, 1, True) for part in cache.packed_values]
-    return stores
 
 
 def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
@@ -172,8 +163,8 @@ def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payloa
         raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
     tokens = {True: sum(packed) * PAGE, False: len(ids) - sum(packed) * PAGE}
     sizes = [
-        stored.element_size() * math.prod(stored.shape[:2]) * math.prod(stored.shape[3:]) * (tokens[kind] // unit)
-        for stored, unit, kind in _stores(cache)
+        stored.element_size() * stored.shape[0] * math.prod(stored.shape[2:]) * (tokens[kind] // unit)
+        for stored, unit, kind in cache.memory.stores()
     ]
     if sum(sizes) != len(data):
         raise SnapshotMismatchError("A stored KV prefix has the wrong size.", "It is computed anew.")
@@ -198,16 +189,16 @@ def _parse(payload: bytes) -> tuple[dict, memoryview]:
 def _write(cache: KvCache, slots: list[tuple[bool, int, int]], data: memoryview, sizes: list[int]) -> None:
     raw = torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
     offset = 0
-    for (stored, unit, packed), size in zip(_stores(cache), sizes):
+    for (stored, unit, packed), size in zip(cache.memory.stores(), sizes):
         part = raw[offset : offset + size]
         offset += size
         if not size:
             continue
         # The offset may be odd for the type; a copy is aligned.
-        part = part.clone().view(stored.dtype).view(*stored.shape[:2], -1, *stored.shape[3:])
+        part = part.clone().view(stored.dtype).view(stored.shape[0], -1, *stored.shape[2:])
         done = 0
         for is_packed, slot, n in slots:
             if is_packed == packed:
                 units = n // unit
-                stored[:, :, slot // unit : slot // unit + units] = part[:, :, done : done + units].to(stored.device)
+                stored[:, slot // unit : slot // unit + units] = part[:, done : done + units].to(stored.device)
                 done += units

@@ -255,7 +255,7 @@ class Turn:
         self._take(self.live.length + 1)
         logits, pages = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll)
         self.pages_read += pages
-        self.pages_held += -(-self.live.length // PAGE)
+        self.pages_held += -(-self.live.length // PAGE) * self.engine.model.layers * self.engine.model.kv_heads
         self.step_seconds.append(time.perf_counter() - started)
         return logits
 

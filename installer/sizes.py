@@ -27,10 +27,10 @@ class Need:
 
 # (uses a GPU, with test tools) -> bytes
 NEEDS = {
-    (False, False): Need(400 * MB, 1_370 * MB),
-    (False, True): Need(800 * MB, 2_800 * MB),
-    (True, False): Need(3_300 * MB, 6_600 * MB),
-    (True, True): Need(3_450 * MB, 7_000 * MB),
+    (False, False): Need(465 * MB, 1_590 * MB),
+    (False, True): Need(865 * MB, 3_020 * MB),
+    (True, False): Need(3_365 * MB, 6_820 * MB),
+    (True, True): Need(3_515 * MB, 7_220 * MB),
 }
 
 

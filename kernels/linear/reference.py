@@ -1,6 +1,6 @@
-"""Linear layers in torch: y = x W^T (+ bias), W as it is or packed for torch's own int8 and int4 CPU kernels.
+"""Linear layers: y = x W^T (+ bias), W as it is or packed for torch's own int8 and int4 CPU kernels.
 
-The packed kernels take bfloat16 activations (with float32 ones they are ten times slower). They are private operators:
+Torch's packed kernels take bfloat16 activations (with float32 ones they are ten times slower). They are private, so
 each is tried once on a small matrix, and packing is refused where it is missing or wrong.
 """
 
@@ -11,6 +11,9 @@ from functools import lru_cache
 import torch
 from torch.nn import functional
 
+from kernels import cpu_jit
+
+_FEW_ROWS = 8
 INT4_GROUPS = (32, 64, 128, 256)
 
 
@@ -44,11 +47,30 @@ class Int4Weight:
 Weight = DenseWeight | Int8Weight | Int4Weight
 
 
+def activation_dtype(w: Weight) -> torch.dtype:
+    """The type in which `linear` takes few rows without converting them."""
+    match w:
+        case DenseWeight():
+            return w.weight.dtype
+        case Int8Weight():
+            return torch.float32 if _compiled(w.codes) else torch.bfloat16
+        case Int4Weight():
+            return torch.bfloat16
+
+
+def _compiled(codes: torch.Tensor) -> bool:
+    return codes.device.type == "cpu" and cpu_jit.available()
+
+
 def linear(x: torch.Tensor, w: Weight) -> torch.Tensor:
-    """x [t, in] -> [t, out]: of the weight's type if dense, bfloat16 if packed; float32 where there is a bias."""
+    """x [t, in] -> [t, out]: of the weight's type if dense, else bfloat16 or float32; float32 where there is a bias."""
     match w:
         case DenseWeight():
             return functional.linear(x.to(w.weight.dtype), w.weight, w.bias)
+        case Int8Weight() if x.shape[0] <= _FEW_ROWS and _compiled(w.codes):
+            from kernels.linear import cpu
+
+            y = cpu.int8_linear(x.float(), w.codes, w.scales)
         case Int8Weight():
             y = torch.ops.aten._weight_int8pack_mm(x.to(torch.bfloat16), w.codes, w.scales)
         case Int4Weight():

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numba import prange
 
-from kernels.cpu_floats import half
 from kernels.cpu_jit import as_numpy, jit, parallel_lock
 
 _PARALLEL = 2048  # KV pages over all heads: below that, starting threads takes longer than the scores
@@ -21,41 +20,46 @@ def largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1
     out = torch.empty(kv_heads, blocks, pages)
     arrays = (q0.numpy(), q1.numpy(), as_numpy(summary0), as_numpy(summary1), out.numpy())
     if kv_heads * pages < _PARALLEL or torch.get_num_threads() == 1:
-        _serial(*arrays)
+        for head in range(kv_heads):
+            _pages(*(array[head] for array in arrays), 0, pages)
     else:
         with parallel_lock:
             _parallel(*arrays)
     return out
 
 
-@jit()
-def _serial(q0, q1, summary0, summary1, out):
-    for head in range(out.shape[0]):
-        for page in range(out.shape[2]):
-            _page(q0[head], q1[head], summary0[head, page], summary1[head, page], out[head, :, page])
-
-
 @jit(parallel=True)
 def _parallel(q0, q1, summary0, summary1, out):
-    pages = out.shape[2]
-    for task in prange(out.shape[0] * pages):
-        head, page = task // pages, task % pages
-        _page(q0[head], q1[head], summary0[head, page], summary1[head, page], out[head, :, page])
+    heads, pages = out.shape[0], out.shape[2]
+    step = 64
+    tasks = (pages + step - 1) // step
+    for task in prange(heads * tasks):
+        head, first = task // tasks, task % tasks * step
+        _pages(q0[head], q1[head], summary0[head], summary1[head], out[head], first, min(first + step, pages))
 
 
 @jit()
-def _page(q0, q1, summary0, summary1, out):
-    """q [blocks, rows, d], one page's summaries [logical, d] -> out [blocks]."""
+def _pages(q0, q1, summary0, summary1, out, first, end):
+    """Pages `first` to `end` - 1 of one KV head: q [blocks, rows, d], summaries [pages, logical, d] -> out [blocks, pages]."""
     blocks, rows, d = q0.shape
     a, b = np.empty(d, np.float32), np.empty(d, np.float32)
-    for part in range(summary0.shape[0]):
-        for i in range(d):
-            a[i] = half(summary0[part, i])
-            b[i] = half(summary1[part, i])
-        for block in range(blocks):
-            for row in range(rows):
-                score = np.float32(0)
-                for i in range(d):
-                    score += q0[block, row, i] * a[i] + q1[block, row, i] * b[i]
-                if (part == 0 and row == 0) or score > out[block]:
-                    out[block] = score
+    for page in range(first, end):
+        for part in range(summary0.shape[1]):
+            for i in range(d):
+                a[i] = _half(summary0[page, part, i])
+                b[i] = _half(summary1[page, part, i])
+            for block in range(blocks):
+                for row in range(rows):
+                    score = np.float32(0)
+                    for i in range(d):
+                        score += q0[block, row, i] * a[i] + q1[block, row, i] * b[i]
+                    if (part == 0 and row == 0) or score > out[block, page]:
+                        out[block, page] = score
+
+
+@jit(inline=True)
+def _half(x):
+    """The bits of a finite float16 as float32: the sign is where extending the int16 puts it, and exponents differ by
+    112 in their bias, and so in a factor."""
+    bits = np.int32(np.int32(np.int32(x) << np.int32(13)) & np.int32(-0x70002000))
+    return bits.view(np.float32) * np.float32(2.0**112)

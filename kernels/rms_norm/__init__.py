@@ -1,5 +1,25 @@
-"""Root mean square norm over the last dimension."""
+"""Root mean square norm over the last dimension, alone and after adding to the residual stream."""
 
+import torch
+
+from kernels import cpu_jit
+from kernels.rms_norm import reference
 from kernels.rms_norm.reference import rms_norm
 
-__all__ = ["rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm"]
+
+_FEW_ROWS = 8
+
+
+def add_rms_norm(
+    x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x float32 [t, d], delta [t, d] float32 or bfloat16, weight float32 [d] -> x + delta float32, its norm as `dtype`.
+
+    `dtype`: float32 or bfloat16. Without `delta` the first result is x itself.
+    """
+    if x.device.type == "cpu" and x.shape[0] <= _FEW_ROWS and cpu_jit.available():
+        from kernels.rms_norm import cpu
+
+        return cpu.add_rms_norm(x, delta, weight, eps, dtype)
+    return reference.add_rms_norm(x, delta, weight, eps, dtype)

@@ -1,5 +1,19 @@
-"""The gated activation of the feed-forward block."""
+"""The gated activation of the feed-forward layer."""
 
-from kernels.swiglu.reference import swiglu
+import torch
+
+from kernels import cpu_jit
+from kernels.swiglu import reference
 
 __all__ = ["swiglu"]
+
+_FEW_ROWS = 8
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """gate_up [t, 2 * ffn] of a float type, the gate first -> silu(gate) * up, [t, ffn] of the same type."""
+    if gate_up.device.type == "cpu" and gate_up.shape[0] <= _FEW_ROWS and cpu_jit.available():
+        from kernels.swiglu import cpu
+
+        return cpu.swiglu(gate_up)
+    return reference.swiglu(gate_up)

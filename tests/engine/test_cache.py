@@ -8,11 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import profiles
-from engine.cache import PAGE, KvCache, Sequence, bytes_per_token
+from engine.cache import PAGE, KvCache, Sequence
 from engine.config import EngineConfig, ModelConfig, RopeScaling
 from engine.errors import EngineError
+from engine.kv_memory import bytes_per_token, kv_formats
 from engine.pages import PagePool, runs
-from kernels.kv_codec import hadamard, pack_keys, pack_values, unpack_keys, unpack_values
+from kernels.kv_codec import (
+    FORMATS,
+    hadamard,
+    layer_format,
+    pack_pages,
+    summarize,
+    unpack_page_keys,
+    unpack_page_values,
+)
 
 MODEL = ModelConfig("llama", 64, 2, 4, 2, 32, 64, 100, 1e-5, 1e4, RopeScaling(), 4096, True, False, False, (), None)
 
@@ -24,14 +33,13 @@ def fill(cache: KvCache, sequence: Sequence, tokens: int, seed: int) -> tuple[to
     cache.prepare(sequence, sequence.length + tokens)
     slots = cache.new_slots(sequence, tokens)
     for layer in range(2):
-        cache.append(layer, slots, k[layer], v[layer])
+        cache.memory.write(layer, slots, k[layer], v[layer])
     cache.commit(sequence, range(seed, seed + tokens), by_decode=False)
     return k, v
 
 
-def read(cache: KvCache, sequence: Sequence, layer: int, piece: int = 1024) -> tuple[torch.Tensor, torch.Tensor]:
-    pieces = cache.view(sequence, sequence.length, piece).read(layer)
-    keys, values = (torch.cat([piece[i].float() for piece in pieces], 1).transpose(0, 1) for i in (0, 1))
+def read(cache: KvCache, sequence: Sequence, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    keys, values = (x.transpose(0, 1) for x in cache.view(sequence, sequence.length, torch.float32).read(layer))
     return keys, hadamard(values) if cache.packs else values
 
 
@@ -77,17 +85,16 @@ def test_runs_name_every_slot_in_order(table, cut):
 
 
 @settings(max_examples=60, deadline=None)
-@given(table=st.permutations(range(24)), length=st.integers(1, 24 * 64), piece=st.sampled_from([64, 256, 1024]))
-def test_views_read_any_layout(table, length, piece):
+@given(table=st.permutations(range(24)), length=st.integers(1, 24 * 64), dtype=st.sampled_from(["float32", "bfloat16"]))
+def test_views_read_any_layout(table, length, dtype):
     cache = KvCache(MODEL, "f32", 24)
-    cache.keys.copy_(torch.arange(24 * 64.0)[:, None].expand_as(cache.keys))
-    cache.values.copy_(-cache.keys)
+    cache.memory.keys.copy_((torch.arange(24 * 64) % 251.0)[:, None].expand_as(cache.memory.keys))
+    cache.memory.values.copy_(-cache.memory.keys)
     sequence = Sequence(table=list(table)[: -(-length // PAGE)])
-    pieces = cache.view(sequence, length, piece).read(1)
-    assert all(keys.shape[1] % piece == 0 for keys, _ in pieces[:-1])
-    slots = torch.cat([keys[0, :, 0] for keys, _ in pieces])
-    assert slots.tolist() == [table[token // 64] * 64 + token % 64 for token in range(length)]
-    assert torch.equal(torch.cat([values[0, :, 0] for _, values in pieces]), -slots)
+    keys, values = cache.view(sequence, length, getattr(torch, dtype)).read(1)
+    assert keys.dtype == values.dtype == getattr(torch, dtype)
+    assert keys[0, :, 0].tolist() == [(table[token // 64] * 64 + token % 64) % 251 for token in range(length)]
+    assert torch.equal(values, -keys)
 
 
 @pytest.mark.parametrize(("kv_format", "tolerance"), [("f32", 0.0), ("bf16", 0.01)])
@@ -129,8 +136,9 @@ def test_trim_gives_back_what_was_set_aside():
         assert cache.packed.free == (30 if kv_format == "k8v4" else 0)
 
 
-def test_k8v4_packs_old_pages_and_keeps_sink_and_recent_exact():
-    cache, sequence = KvCache(MODEL, "k8v4", 20, 20), Sequence()
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_old_pages_are_packed_and_the_sink_and_recent_ones_stay_exact(kv_format):
+    cache, sequence = KvCache(MODEL, kv_format, 20, 20), Sequence()
     k, v = fill(cache, sequence, 64 * 6 + 127, 0)
     assert [page < 0 for page in sequence.table] == [False, True, True, True, True, False, False, False]
     more = fill(cache, sequence, 1, 1000)
@@ -141,11 +149,27 @@ def test_k8v4_packs_old_pages_and_keeps_sink_and_recent_exact():
     exact[64:384] = False
     assert torch.equal(keys[exact], k.bfloat16().float()[exact])
     torch.testing.assert_close(values[exact], v[exact], rtol=0.02, atol=0.03)
-    old_k = k.bfloat16()[64:384].transpose(0, 1).unflatten(1, (-1, 64))
-    assert torch.equal(keys[64:384], unpack_keys(pack_keys(old_k)).flatten(1, 2).transpose(0, 1))
-    old_v = hadamard(v).bfloat16()[64:384]
-    torch.testing.assert_close(values[64:384], hadamard(unpack_values(pack_values(old_v))), rtol=1e-4, atol=1e-4)
+    fmt = layer_format(kv_format, 1, MODEL.layers)
+    old_k, old_v = (x.bfloat16()[64:384].transpose(0, 1).unflatten(1, (-1, 64)) for x in (k, hadamard(v)))
+    old = pack_pages(old_k, old_v, fmt)
+    assert torch.equal(keys[64:384], unpack_page_keys(old, fmt).flatten(1, 2).transpose(0, 1))
+    expected = hadamard(unpack_page_values(old, fmt).flatten(1, 2).transpose(0, 1))
+    torch.testing.assert_close(values[64:384], expected, rtol=1e-4, atol=1e-4)
     assert cache.exact.free == 20 - 3
+    places = [~page for page in sequence.table[1:6]]
+    for stored, part in zip(cache.memory.summaries["mean_std"], summarize(old_k)):
+        assert torch.equal(stored[1][:, places], part)
+
+
+@pytest.mark.parametrize("kv_format", ["f32", "bf16"])
+def test_complete_pages_are_summarized(kv_format):
+    cache, sequence = KvCache(MODEL, kv_format, 20), Sequence()
+    k = torch.cat(
+        [fill(cache, sequence, tokens, seed)[0][1] for seed, tokens in ((0, 70), (70, 57), (127, 1), (128, 64))]
+    )
+    pages = k.to(cache.dtype)[:192].transpose(0, 1).unflatten(1, (-1, 64))
+    for stored, part in zip(cache.memory.summaries["mean_std"], summarize(pages)):
+        assert torch.equal(stored[1][:, sequence.table[:3]], part)
 
 
 def test_k8v4_refuses_to_cut_a_packed_page():
@@ -155,12 +179,13 @@ def test_k8v4_refuses_to_cut_a_packed_page():
         cache.fork(sequence, 100)
 
 
-def test_bytes_per_token():
-    assert bytes_per_token(MODEL, "f32") == 2 * 2 * 2 * 32 * 4
-    assert bytes_per_token(MODEL, "bf16") == 2 * 2 * 2 * 32 * 2
-    cache = KvCache(MODEL, "k8v4", 10, 1)
-    stored = sum(part.numel() * part.element_size() for part in (*cache.packed_keys, *cache.packed_values))
-    assert bytes_per_token(MODEL, "k8v4") == stored / 640
+@pytest.mark.parametrize("kv_format", kv_formats())
+def test_bytes_per_token(kv_format):
+    cache = KvCache(MODEL, kv_format, 10, 1)
+    kept = [store.tensor for store in cache.memory.stores() if store.packed == cache.packs]
+    assert bytes_per_token(MODEL, kv_format) == -(-sum(tensor.nbytes for tensor in kept) // 640)
+    if kv_format == "bf16":  # keys and values; the mean and deviation of 4 logical pages in each 64 tokens, as float16
+        assert bytes_per_token(MODEL, kv_format) == 2 * 2 * 32 * (2 * 2 + 2 * 2 * 4 / 64)
 
 
 @pytest.mark.parametrize("kv_format", ["bf16", "k8v4"])
@@ -171,8 +196,5 @@ def test_the_capacity_leaves_half_of_the_memory_free(monkeypatch, kv_format):
     pages = -(-profiles.capacity_tokens(config, MODEL, 10**9, "cpu") // PAGE) + profiles.SPARE_PAGES
     exact = profiles.exact_pages(pages, profiles.prefill_chunk_tokens(MODEL)) if kv_format == "k8v4" else 0
     cache = KvCache(MODEL, kv_format, pages, exact)
-    tensors = [cache.keys, cache.values]
-    if cache.packs:
-        tensors += [*cache.packed_keys, *cache.packed_values]
-    held = sum(tensor.nbytes for tensor in tensors)
+    held = sum(store.tensor.nbytes for store in cache.memory.stores())
     assert 0.95 * free / 2 < held < 1.02 * free / 2

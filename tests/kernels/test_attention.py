@@ -1,16 +1,12 @@
-"""Attention kernels against plain float64 attention over all keys."""
+"""Prefill and partial attention against plain float64 attention over all keys."""
 
 import pytest
 import torch
 
-from kernels.decode_attention import SEGMENT, decode_attention
 from kernels.partial_attention import merge_attention, partial_attention
 from kernels.partial_attention import reference as partial_reference
 from kernels.prefill_attention import prefill_attention
 from kernels.prefill_attention import reference as prefill_reference
-
-LENGTHS = [1, 63, 64, 65, 1000, 1024, 1025, 4097]
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int) -> torch.Tensor:
@@ -36,25 +32,6 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(partial_reference, "flash_is_available", lambda: False)
         monkeypatch.setattr(partial_reference, "_PRODUCT_KEYS", 300)
     return request.param
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize(("group", "d"), [(1, 64), (3, 64), (4, 128)])
-@pytest.mark.parametrize("n", LENGTHS)
-def test_decode_attention(path, n, group, d, dtype, random):
-    q = torch.randn(2 * group, d, generator=random)
-    k, v = (torch.randn(2, n, d, generator=random).to(dtype) for _ in range(2))
-    got = decode_attention(q, [(k, v)], d**-0.5)
-    assert got.dtype == torch.float32
-    assert ratio(got, exact(q[None].to(dtype), k, v, n - 1)[0]) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("cut", [SEGMENT, 2 * SEGMENT, 3 * SEGMENT])
-def test_decode_attention_in_pieces(cut, random):
-    q = torch.randn(6, 64, generator=random)
-    k, v = (torch.randn(3, 3 * SEGMENT + 70, 64, generator=random) for _ in range(2))
-    got = decode_attention(q, [(k[:, :cut], v[:, :cut]), (k[:, cut:], v[:, cut:])], 0.125)
-    assert ratio(got, exact(q[None], k, v, k.shape[1] - 1)[0]) < 1e-5
 
 
 @pytest.mark.parametrize("past", [0, 1, 64, 700, 1300])

@@ -1,7 +1,9 @@
 """rms_norm, rope, swiglu and append_kv against float64 formulas."""
 
+import pytest
 import torch
 
+from kernels import cpu_jit
 from kernels.append_kv import append_kv
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
@@ -44,3 +46,63 @@ def test_append_kv_fills_the_named_slots_and_no_other(random):
         rest = torch.ones(256, dtype=torch.bool)
         rest[where] = False
         assert not store[:, rest].any()
+
+
+needs_compiler = pytest.mark.skipif(not cpu_jit.available(), reason=cpu_jit.unavailable_reason() or "compiled")
+TYPES = [torch.float32, torch.bfloat16]
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("with_delta", [False, True])
+def test_compiled_add_rms_norm(rows, dtype, with_delta, random):
+    from kernels.rms_norm import cpu
+
+    x, weight = torch.randn(rows, 100, generator=random), torch.randn(100, generator=random)
+    delta = torch.randn(rows, 100, generator=random).to(dtype) if with_delta else None
+    total, normed = cpu.add_rms_norm(x, delta, weight, 1e-5, dtype)
+    expected_total = x if delta is None else x + delta.float()
+    expected = (
+        expected_total.double() / (expected_total.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    )
+    assert torch.equal(total, expected_total)
+    assert normed.dtype == dtype
+    torch.testing.assert_close(normed.double(), expected, rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_compiled_swiglu(dtype, random):
+    from kernels.swiglu import cpu
+
+    x = (10 * torch.randn(3, 94, generator=random)).to(dtype)
+    x[0, 0], x[0, 1] = -120.0, 120.0
+    gate, up = x[:, :47].double(), x[:, 47:].double()
+    got = cpu.swiglu(x)
+    assert got.dtype == dtype
+    expected = gate / (1 + (-gate).exp()) * up
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_compiled_rope_of_a_part(dtype, random):
+    from kernels.rope import cpu, reference
+
+    x = torch.randn(4, 5, 48, generator=random).to(dtype)[:, :3]
+    angles = torch.randn(4, 24, generator=random).repeat(1, 2)
+    signs = torch.tensor([-1.0] * 24 + [1.0] * 24)
+    got = cpu.rope(x, angles.cos(), angles.sin() * signs)
+    torch.testing.assert_close(got, reference.rope(x, angles.cos(), angles.sin() * signs), rtol=1e-5, atol=1e-6)
+
+
+@needs_compiler
+def test_bfloat16_rounds_as_torch_does(random):
+    from kernels.rms_norm import cpu
+
+    x = torch.randn(1, 4096, generator=random)
+    x[0, :4] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 1e-40])
+    _, exact = cpu.add_rms_norm(x, None, torch.ones(4096), 1e-5, torch.float32)
+    _, rounded = cpu.add_rms_norm(x, None, torch.ones(4096), 1e-5, torch.bfloat16)
+    assert torch.equal(rounded, exact.bfloat16())

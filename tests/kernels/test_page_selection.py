@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.page_selection import select_pages
+from kernels import cpu_jit
+from kernels.page_selection import reference, select_pages
 
 LARGEST = torch.finfo(torch.float32).max
 SCORES = st.one_of(
@@ -40,11 +41,12 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, in
 def test_selection_is_that_of_the_sorted_oracle(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]) -> None:
     scores, forced, allowed, count = case
     before = scores.clone()
-    selected = select_pages(scores, forced, allowed, count)
-    assert torch.equal(scores.nan_to_num(7), before.nan_to_num(7))
-    for row in range(scores.shape[1]):
-        parts = (x[0, row].tolist() for x in (scores, forced, allowed))
-        assert selected[0, row].tolist() == oracle(*parts, count)
+    for select in (select_pages, reference.select_pages):
+        selected = select(scores, forced, allowed, count)
+        assert torch.equal(scores.nan_to_num(7), before.nan_to_num(7))
+        for row in range(scores.shape[1]):
+            parts = (x[0, row].tolist() for x in (scores, forced, allowed))
+            assert selected[0, row].tolist() == oracle(*parts, count)
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5, math.inf, -math.inf, math.nan])
@@ -71,3 +73,16 @@ def test_scores_of_later_pages_have_no_influence(random: torch.Generator) -> Non
     clean = select_pages(scores, forced, allowed, 10)
     for poison in (math.nan, math.inf, -math.inf):
         assert torch.equal(select_pages(scores.where(allowed, poison), forced, allowed, 10), clean)
+
+
+def test_compiled_and_torch_agree(random: torch.Generator) -> None:
+    if not cpu_jit.available():
+        pytest.skip(cpu_jit.unavailable_reason())
+    from kernels.page_selection import cpu
+
+    for pages, count in ((130, 32), (2000, 64), (5, 9)):
+        scores = torch.randn(3, 4, pages, generator=random).mul_(4).round_()  # many ties
+        allowed = torch.arange(pages) < torch.tensor([[pages // 3], [pages - 1], [pages], [1]])
+        forced = torch.arange(pages) % 50 == 0
+        expected = reference.select_pages(scores, forced, allowed, count)
+        assert torch.equal(cpu.select_pages(scores, forced, allowed, count), expected)

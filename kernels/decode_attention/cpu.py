@@ -1,0 +1,232 @@
+"""Decode attention compiled for the CPU: reads pages where they lie and unpacks them on the way.
+
+Each KV head's listed pages are cut into segments of 16; a segment is one task. Online softmax inside a segment (Milakov
+and Gimelshein, arXiv 1805.02867), then the segments are merged in order by log-sum-exp, as split-K decoding does
+(Flash-Decoding). Scales and minima of packed pages are folded into the query and the weights: codes enter products
+as they are.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numba import prange
+
+from kernels.block_index import BlockIndex
+from kernels.cpu_floats import half, widen
+from kernels.cpu_jit import as_numpy, jit, parallel_lock
+from kernels.decode_attention.paged import PAGE, PagedKv
+
+SEGMENT_PAGES = 16
+_FLOAT8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+_FLOAT8[np.isnan(_FLOAT8)] = 0.0  # codes that packing never makes
+_NO_CODES = np.empty((0, 0, 0, 0), np.uint8)
+_NO_SCALES = np.empty((0, 0, 0), np.int16)
+
+
+def decode_attention(
+    q: torch.Tensor, kv: PagedKv, table: torch.Tensor, index: BlockIndex, length: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `kernels.decode_attention.decode_attention`; tensors on the CPU, the query float32."""
+    heads, d = q.shape
+    kv_heads, listed = kv.keys.shape[0], index.pages.shape[0]
+    group, segments = heads // kv_heads, kv_heads + listed // SEGMENT_PAGES
+    out, mass = torch.empty(heads, d), torch.empty(listed)
+    packed, fmt = kv.packed, kv.format
+    if packed is None or fmt is None:
+        parts = (_NO_CODES, _NO_SCALES, _NO_SCALES, _NO_CODES, _NO_SCALES, _NO_SCALES)
+        bits = (0, 0, False)
+    else:
+        parts = tuple(as_numpy(part) for part in packed)
+        bits = (fmt.key_bits, fmt.value_bits, fmt.float8)
+    with parallel_lock:
+        _attend(
+            q.contiguous().view(kv_heads, group, d).numpy(),
+            as_numpy(kv.keys),
+            as_numpy(kv.values),
+            *parts,
+            *bits,
+            table.numpy(),
+            index.offsets.numpy(),
+            index.pages.numpy(),
+            length,
+            np.float32(scale),
+            out.view(kv_heads, group, d).numpy(),
+            mass.numpy(),
+            np.empty((segments, group, d), np.float32),
+            np.empty((segments, group), np.float32),
+            np.empty((listed, group), np.float32),
+            _FLOAT8,
+        )
+    return out, mass
+
+
+@jit()
+def _codes(rows, bits, float8, float8_table, count, tile):
+    """Codes of the first `count` rows, uint8 [64, d * bits / 8], as float32 into tile [64, d]."""
+    d = tile.shape[1]
+    if float8:
+        for j in range(count):
+            for i in range(d):
+                tile[j, i] = float8_table[rows[j, i]]
+    elif bits == 8:
+        for j in range(count):
+            for i in range(d):
+                tile[j, i] = np.float32(rows[j, i])
+    elif bits == 4:
+        middle = d // 2
+        for j in range(count):
+            for i in range(middle):
+                tile[j, i] = np.float32(rows[j, i] & 15)
+                tile[j, i + middle] = np.float32(rows[j, i] >> 4)
+    else:
+        quarter = d // 4
+        for j in range(count):
+            for i in range(quarter):
+                code = rows[j, i]
+                tile[j, i] = np.float32(code & 3)
+                tile[j, i + quarter] = np.float32((code >> 2) & 3)
+                tile[j, i + 2 * quarter] = np.float32((code >> 4) & 3)
+                tile[j, i + 3 * quarter] = np.float32(code >> 6)
+            if bits == 3:
+                eighth = d // 8
+                for part in range(8):
+                    for i in range(eighth):
+                        high = (rows[j, quarter + i] >> part) & 1
+                        tile[j, part * eighth + i] += np.float32(4 * high)
+
+
+@jit()
+def _segment(
+    q, head, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum, key_bits,
+    value_bits, float8, table, pages, first, end, length, scale, out, lse, page_sum, float8_table,
+):  # fmt: skip
+    """Entries `first` to `end` - 1 of `pages` for one KV head: q [group, d] -> out [group, d], lse [group].
+
+    page_sum [listed, group] becomes each page's sum of weights, relative to the segment's largest score.
+    """
+    group, d = q.shape
+    tile = np.empty((PAGE, d), np.float32)
+    query = np.empty((group, d), np.float32)
+    scores = np.empty((group, PAGE), np.float32)
+    running = np.full(group, -np.inf, np.float32)
+    total = np.zeros(group, np.float32)
+    out[:] = 0
+    for entry in range(first, end):
+        page = pages[entry]
+        place = table[page]
+        count = min(PAGE, length - page * PAGE)
+        if place >= 0:
+            slot = place * PAGE
+            for j in range(count):
+                for i in range(d):
+                    tile[j, i] = widen(keys[head, slot + j, i])
+            for g in range(group):
+                for i in range(d):
+                    query[g, i] = q[g, i] * scale
+        else:
+            _codes(key_codes[head, ~place], key_bits, float8, float8_table, count, tile)
+            for g in range(group):
+                for i in range(d):
+                    query[g, i] = q[g, i] * scale * half(key_scale[head, ~place, i])
+        for g in range(group):
+            shift = np.float32(0)
+            if place < 0 and not float8:
+                for i in range(d):
+                    shift += q[g, i] * half(key_minimum[head, ~place, i])
+            largest = running[g]
+            for j in range(count):
+                score = np.float32(0)
+                for i in range(d):
+                    score += tile[j, i] * query[g, i]
+                score += shift * scale
+                scores[g, j] = score
+                largest = max(largest, score)
+            if largest > running[g]:
+                shrink = np.float32(math.exp(running[g] - largest))
+                running[g] = largest
+                total[g] *= shrink
+                for i in range(d):
+                    out[g, i] *= shrink
+                for earlier in range(first, entry):
+                    page_sum[earlier, g] *= shrink
+            weight_sum = np.float32(0)
+            for j in range(count):
+                weight = np.exp(scores[g, j] - largest)
+                scores[g, j] = weight
+                weight_sum += weight
+            total[g] += weight_sum
+            page_sum[entry, g] = weight_sum
+        if place >= 0:
+            slot = place * PAGE
+            for j in range(count):
+                for i in range(d):
+                    tile[j, i] = widen(values[head, slot + j, i])
+        else:
+            _codes(value_codes[head, ~place], value_bits, float8, float8_table, count, tile)
+            scales = value_scale[head, ~place]
+            for g in range(group):
+                shift = np.float32(0)
+                for j in range(count):
+                    if not float8:
+                        shift += scores[g, j] * half(value_minimum[head, ~place, j])
+                    scores[g, j] *= half(scales[0 if float8 else j])
+                for i in range(d):
+                    out[g, i] += shift
+        for g in range(group):
+            for j in range(0, count - 3, 4):  # four rows at a time: `out` is loaded and stored less often
+                a, b, c, e = scores[g, j], scores[g, j + 1], scores[g, j + 2], scores[g, j + 3]
+                for i in range(d):
+                    out[g, i] += a * tile[j, i] + b * tile[j + 1, i] + c * tile[j + 2, i] + e * tile[j + 3, i]
+            for j in range(count // 4 * 4, count):
+                for i in range(d):
+                    out[g, i] += scores[g, j] * tile[j, i]
+    for g in range(group):
+        for i in range(d):
+            out[g, i] /= total[g]
+        for entry in range(first, end):
+            page_sum[entry, g] /= total[g]
+        lse[g] = running[g] + np.float32(math.log(total[g]))
+
+
+@jit(parallel=True)
+def _attend(
+    q, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum, key_bits, value_bits,
+    float8, table, offsets, pages, length, scale, out, mass, part_out, part_lse, page_sum, float8_table,
+):  # fmt: skip
+    kv_heads, group, d = q.shape
+    heads_of = np.empty(part_lse.shape[0], np.int64)
+    firsts = np.empty(part_lse.shape[0], np.int64)
+    parts = np.zeros(kv_heads + 1, np.int64)
+    tasks = 0
+    for head in range(kv_heads):
+        for first in range(offsets[head], offsets[head + 1], SEGMENT_PAGES):
+            heads_of[tasks], firsts[tasks] = head, first
+            tasks += 1
+        parts[head + 1] = tasks
+    for task in prange(tasks):
+        head, first = heads_of[task], firsts[task]
+        end = min(first + SEGMENT_PAGES, np.int64(offsets[head + 1]))
+        _segment(
+            q[head], head, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum,
+            key_bits, value_bits, float8, table, pages, first, end, length, scale, part_out[task], part_lse[task],
+            page_sum, float8_table,
+        )  # fmt: skip
+    mass[:] = 0
+    for head in range(kv_heads):
+        for g in range(group):
+            largest = np.float32(-np.inf)
+            for task in range(parts[head], parts[head + 1]):
+                largest = max(largest, part_lse[task, g])
+            total = np.float32(0)
+            for task in range(parts[head], parts[head + 1]):
+                total += np.float32(math.exp(part_lse[task, g] - largest))
+            for i in range(d):
+                out[head, g, i] = 0
+            for task in range(parts[head], parts[head + 1]):
+                share = np.float32(math.exp(part_lse[task, g] - largest)) / total
+                for i in range(d):
+                    out[head, g, i] += share * part_out[task, g, i]
+                end = min(firsts[task] + SEGMENT_PAGES, np.int64(offsets[head + 1]))
+                for entry in range(firsts[task], end):
+                    mass[entry] += share * page_sum[entry, g]

@@ -1,0 +1,47 @@
+"""Page selection compiled for the CPU: the count-th largest key by quickselect, and of the keys equal to it the first."""
+
+import numpy as np
+import torch
+
+from kernels.cpu_jit import jit
+
+_MOST = np.float32(np.finfo(np.float32).max)
+
+
+def select_pages(scores: torch.Tensor, forced: torch.Tensor, allowed: torch.Tensor, count: int) -> torch.Tensor:
+    """As `kernels.page_selection.select_pages`; tensors on the CPU."""
+    out = torch.empty(scores.shape, dtype=torch.bool)
+    flags = (mask.expand(scores.shape).numpy() for mask in (forced, allowed))
+    _select(scores.numpy(), *flags, min(count, scores.shape[-1]), out.numpy())
+    return out
+
+
+@jit()
+def _select(scores, forced, allowed, count, out):
+    heads, blocks, pages = scores.shape
+    keys = np.empty(pages, np.float32)
+    for head in range(heads):
+        for block in range(blocks):
+            for page in range(pages):
+                score = scores[head, block, page]
+                if not allowed[head, block, page]:
+                    keys[page] = -np.inf
+                elif forced[head, block, page]:
+                    keys[page] = np.inf
+                elif score != score:
+                    keys[page] = _MOST
+                else:
+                    keys[page] = min(max(score, -_MOST), _MOST)
+            limit, ties = np.float32(np.inf), 0
+            if count > 0:
+                limit = np.partition(keys, pages - count)[pages - count]
+                ties = count
+                for page in range(pages):
+                    ties -= keys[page] > limit
+            for page in range(pages):
+                key = keys[page]
+                chosen = key > limit
+                if key == limit and ties > 0:
+                    chosen = True
+                    ties -= 1
+                out[head, block, page] = (chosen or forced[head, block, page]) and allowed[head, block, page]

@@ -1,0 +1,23 @@
+"""SwiGLU over few rows in one pass, computed in float32."""
+
+import numpy as np
+import torch
+
+from kernels.cpu_floats import narrow, widen
+from kernels.cpu_jit import as_numpy, jit
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """As `kernels.swiglu.swiglu`; float32 or bfloat16 on the CPU."""
+    out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+    _swiglu(as_numpy(gate_up.contiguous()), as_numpy(out))
+    return out
+
+
+@jit()
+def _swiglu(gate_up, out):
+    rows, ffn = out.shape
+    for row in range(rows):
+        for i in range(ffn):
+            gate = widen(gate_up[row, i])
+            out[row, i] = narrow(out, gate / (np.float32(1) + np.exp(-gate)) * widen(gate_up[row, i + ffn]))
