@@ -21,7 +21,7 @@ from app.jobs import Job
 from app.ledger import pack_ids
 from app.model_face import ModelFace
 from app.pages import PageChoice
-from app.passages import beginning, best_passages
+from app.passages import beginning, best_passages, rarity
 from app.plan import Plan, Planner, Room, choose_reading
 from app.progress import ReadingClock
 from app.prompts import PromptWriter, is_small, system_text
@@ -205,7 +205,9 @@ class _Turn:
             documents = document_texts(self.app, id, self.pages)
             return planner.whole(text, documents, chosen=self.pages is not None) if documents else planner.plain(text)
         if self.reading == "passages":
-            return planner.passages(text, self.passages, self.document_ids)
+            small = is_small(room.parameters)
+            weights = rarity(text, (page.text for page in self._pages(None))) if small else None
+            return planner.passages(text, self.passages, self.document_ids, weights)
         return planner.plain(text)
 
     def _generate(self, job: Job, face: ModelFace, writer: PromptWriter, plan: Plan) -> None:

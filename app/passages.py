@@ -7,8 +7,10 @@ it loses the thread. What a person is shown are the passages themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from app.turn import Passage
@@ -57,6 +59,14 @@ FEWEST_WORDS = 2
 """Words that say something; pieces with fewer are numbers and other crumbs."""
 
 
+def rarity(question: str, texts: Iterable[str]) -> dict[str, float]:
+    """How telling each word of the question is, by how few of the texts hold it. texts: the documents' pages."""
+    asked = term_set(question)
+    held = [asked & term_set(text) for text in texts]
+    holding = Counter(chain.from_iterable(held))
+    return {term: math.log(1 + len(held) / (1 + holding[term])) for term in asked}
+
+
 @dataclass(frozen=True, slots=True)
 class _Sentence:
     score: float
@@ -66,35 +76,24 @@ class _Sentence:
 
 
 def condense(
-    passages: Sequence[Passage], question: str, budget: int, count: Callable[[str], int]
+    passages: Sequence[Passage], rarity: Mapping[str, float], budget: int, count: Callable[[str], int]
 ) -> tuple[Passage, ...]:
     """The sentences that share most with the question, within `budget` tokens by `count`, as shortened passages.
 
-    Words are weighed by how rare they are among these passages. Sentences of a passage stay in its order; the passage
-    with the best sentence comes first; passages without a chosen sentence are left out. At least one sentence is kept.
+    rarity: the question's words with their weights. Sentences of a passage stay in its order; the passage with the best
+    sentence comes first; passages without a chosen sentence are left out. At least one sentence is kept.
     """
     spans = [
-        _Sentence(0.0, number, place, passage.text[start:end].strip())
+        _Sentence(_score(held, rarity) - LATER_PASSAGE * number, number, place, passage.text[start:end].strip())
         for number, passage in enumerate(passages)
         for place, (start, end) in enumerate(sentences(passage.text))
+        if len(held := term_set(passage.text[start:end])) >= FEWEST_WORDS
     ]
-    spans = [span for span in spans if len(term_set(span.text)) >= FEWEST_WORDS]
     if not spans:
         return tuple(passages[:1])
-    asked = term_set(question)
-    words = [term_set(span.text) for span in spans]
-    rarity = {term: math.log(1 + len(words) / (1 + sum(term in held for held in words))) for term in asked}
-    scored = [
-        replace(
-            span,
-            score=sum(rarity[term] for term in asked & held) / (1 + 0.15 * math.log1p(len(held)))
-            - LATER_PASSAGE * span.passage,
-        )
-        for span, held in zip(spans, words, strict=True)
-    ]
     chosen: list[_Sentence] = []
     spent = 0
-    for span in sorted(scored, key=lambda span: (-span.score, span.passage, span.place)):
+    for span in sorted(spans, key=lambda span: (-span.score, span.passage, span.place)):
         if any(span.text == other.text for other in chosen):
             continue
         tokens = count(span.text)
@@ -106,3 +105,8 @@ def condense(
         own = sorted((span for span in chosen if span.passage == number), key=lambda span: span.place)
         texts[number] = " ".join(span.text for span in own)
     return tuple(replace(passages[number], text=text) for number, text in texts.items())
+
+
+def _score(held: frozenset[str], rarity: Mapping[str, float]) -> float:
+    """What a sentence with these words shares with the question; long ones must share a little more."""
+    return sum(rarity[term] for term in held & rarity.keys()) / (1 + 0.15 * math.log1p(len(held)))

@@ -19,7 +19,7 @@ from app.prompts import DocumentText, PromptWriter, UserTurn, is_small
 from app.turn import Passage, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 SMALL_PASSAGES, SMALL_PASSAGE_TOKENS = 4, 250
 LARGE_PASSAGES, LARGE_CONTEXT_SHARE = 8, 0.33
@@ -88,14 +88,25 @@ class Planner:
             return replace(plan, warnings=(self._outgrown(),)) if outgrown else plan
         raise self._documents_too_long(question, documents, len(plan.ids))
 
-    def passages(self, question: str, passages: Sequence[Passage], document_ids: Sequence[str]) -> Plan:
-        """A turn that reads the best passages, as many as help a model of this size and as fit."""
+    def passages(
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        document_ids: Sequence[str],
+        weights: Mapping[str, float] | None = None,
+    ) -> Plan:
+        """A turn that reads the best passages, as many as help a model of this size and as fit.
+
+        weights: of the question's words (`app.passages.rarity`), by which a small model's sentences are chosen; without
+        them the first sentences are.
+        """
         used = len(self.ledger.ids) if self.ledger is not None else 0
-        plan = self._with_passages(question, passages, document_ids, used, self._append)
+        weights = weights or {}
+        plan = self._with_passages(question, passages, document_ids, weights, used, self._append)
         if plan is not None:
             return plan
         if self.past:
-            plan = self._with_passages(question, passages, document_ids, 0, self._compact)
+            plan = self._with_passages(question, passages, document_ids, weights, 0, self._compact)
             if plan is not None:
                 return plan
         shortest = self._compact(UserTurn(question, passages=tuple(passages[:1])), "passages")
@@ -108,6 +119,7 @@ class Planner:
         question: str,
         passages: Sequence[Passage],
         document_ids: Sequence[str],
+        weights: Mapping[str, float],
         used: int,
         make: Callable[[UserTurn, Reading], Plan],
     ) -> Plan | None:
@@ -117,7 +129,7 @@ class Planner:
         if small:
             encode = self.writer.tokenizer.encode
             budget = min(SMALL_PASSAGE_TOKENS, room)
-            taken = list(condense(passages[:SMALL_PASSAGES], question, budget, lambda text: len(encode(text))))
+            taken = list(condense(passages[:SMALL_PASSAGES], weights, budget, lambda text: len(encode(text))))
         else:
             taken = self._within(passages[:LARGE_PASSAGES], min(int(LARGE_CONTEXT_SHARE * self.room.context), room))
         least = min(2, len(taken))

@@ -106,8 +106,8 @@ def passages_text(passages: Sequence[Passage]) -> str:
 
 
 def bare_passages_text(passages: Sequence[Passage]) -> str:
-    """Passages as running text, without markers: a small model copies markers instead of answering."""
-    return "".join(" ".join(passage.text.split()) + "\n\n" for passage in passages)
+    """Passages with their line breaks and without markers: a small model copies markers instead of answering."""
+    return "".join(f"{passage.text.strip()}\n\n" for passage in passages)
 
 
 def question_text(turn: UserTurn) -> str:

@@ -1,9 +1,10 @@
 """Natural questions on real PDFs through the command line: right page among the first passages, right answer?
 
-    python tests/measure/questions.py --folder DIR_WITH_PDFS [--whole] [--set questions.toml]
+    python tests/measure/questions.py --folder DIR_WITH_PDFS [--whole] [--set questions.toml] [--keep replies.jsonl]
 
 Prints one line a question and the totals. An answer is right when it matches the question's expression; look at the
-printed answers too, an expression can be fooled.
+printed answers too, an expression can be fooled. A page counts as cited when any of the answer's citations names it;
+"cited first" counts only the first one, and the last total says how many of all citations name a right page.
 """
 
 import argparse
@@ -24,8 +25,11 @@ def main() -> None:
         "--whole", action="store_true", help="ask about the whole document; those that do not fit are counted as such"
     )
     parser.add_argument("--model", default=None)
+    parser.add_argument("--keep", type=Path, help="write each reply with its question to this file, one JSON a line")
     args = parser.parse_args()
-    total = hits = right = cited = refused = 0
+    total = hits = right = cited = first = refused = 0
+    citations = good_citations = 0
+    kept: list[str] = []
     with tempfile.TemporaryDirectory() as data:
         for document in tomllib.loads(args.set.read_text())["document"]:
             questions = document["question"]
@@ -56,13 +60,23 @@ def main() -> None:
                 pages = [passage["page"] for passage in reply["passages"][:3]]
                 hit = bool(set(pages) & set(question["pages"]))
                 good = bool(re.search(question["answer"], reply["answer"], re.IGNORECASE | re.DOTALL))
-                source = bool({c["page"] for c in reply["citations"]} & set(question["pages"]))
-                hits, right, cited = hits + hit, right + good, cited + source
+                named = [citation["page"] in question["pages"] for citation in reply["citations"]]
+                source = any(named)
+                hits, right, cited, first = hits + hit, right + good, cited + source, first + any(named[:1])
+                citations, good_citations = citations + len(named), good_citations + sum(named)
+                kept.append(json.dumps({"file": document["file"], "wanted": question["pages"]} | reply))
                 marks = f"{'page' if hit else '----'} {'right' if good else '-----'} {'cited' if source else '-----'}"
-                print(f"{marks} | {question['text']} | want {question['pages']} got {pages}", flush=True)
+                print(
+                    f"{marks} | {question['text']} | want {question['pages']} got {pages}"
+                    f" cited {[citation['page'] for citation in reply['citations']]}",
+                    flush=True,
+                )
                 print(f"      {reply['answer'].strip()[:200]!r}", flush=True)
     print(f"right page in the first three passages {hits}/{total}; answer right {right}/{total}")
-    print(f"right page cited {cited}/{total}; refused {refused}")
+    print(f"right page cited {cited}/{total}, cited first {first}/{total}; refused {refused}")
+    print(f"citations that name a right page {good_citations}/{citations}")
+    if args.keep:
+        args.keep.write_text("".join(f"{line}\n" for line in kept))
 
 
 if __name__ == "__main__":
