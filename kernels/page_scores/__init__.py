@@ -30,5 +30,5 @@ def _largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary
     if few and q0.device.type == "cpu" and summary0.dtype == torch.float16 and cpu_jit.available():
         from kernels.page_scores import cpu
 
-        return cpu.largest(q0.contiguous(), q1.contiguous(), summary0.contiguous(), summary1.contiguous())
+        return cpu.largest(q0.contiguous(), q1.contiguous(), summary0, summary1)
     return reference.largest(q0, q1, summary0, summary1)

@@ -1,4 +1,4 @@
-"""Page selection compiled for the CPU: the count-th largest key by quickselect, and of the keys equal to it the first."""
+"""Page selection compiled for the CPU: quickselect for the count-th largest key, and the first of those equal to it."""
 
 import numpy as np
 import torch
