@@ -62,7 +62,7 @@ class KvMemory:
     """`pages` of the format; for packed formats `pages` packed ones and `exact_pages` that are not packed (yet).
 
     `keys` and `values`: the exact pool, [layers, kv_heads, slots, d]. `packed`: for each layer its packed pool. Where
-    there is one, values are rotated, in exact pages as well. `summaries`: by name, [layers, kv_heads, pages, ...] tensors
+    there is one, values are rotated, in exact pages too. `summaries`: by name, [layers, kv_heads, pages, ...] tensors
     for the pages of the packed pool, or of the exact one if there is no other.
     """
 

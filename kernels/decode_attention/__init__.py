@@ -17,8 +17,8 @@ def decode_attention(
 
     `table` int32 [pages]: place of each KV page of the sequence, in the exact pool or ~place in the packed one.
     `index`: a row for each KV head, every one with at least one page. `length`: tokens of the sequence; the last page
-    may be unfinished. `mass`: for each listed page the attention that its KV head's query heads pay to it; over a row it
-    sums     to their number.
+    may be unfinished. `mass`: for each listed page the attention that its KV head's query heads pay to it; over a row
+    it sums to their number.
     """
     if q.device.type == "cpu" and cpu_jit.available():
         from kernels.decode_attention import cpu
