@@ -121,7 +121,7 @@ class BlockContext:
 
 def decode_queries(q: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """q [heads, d] of the newest token -> float32 [kv_heads, 1, group, d]."""
-    return q.float().unflatten(0, (kv_heads, -1))[:, None]
+    return q.float().reshape(kv_heads, 1, -1, q.shape[-1])
 
 
 def sample_queries(q: torch.Tensor, blocks: QueryBlocks, kv_heads: int, rows: int = SAMPLED_ROWS) -> torch.Tensor:

@@ -68,9 +68,7 @@ class TopPages(Pattern):
         known = scores.shape[2]
         if isinstance(scorer, OwnScorer):
             scorer.check_finite(scores, blocks.causal[:, :known])
-        if known < context.pages:
-            scores = torch.nn.functional.pad(scores, (0, context.pages - known))
-        forced = blocks.once(("top", self.sink, self.recent, known), lambda: self._forced(context, known))
+        forced = blocks.once(("top", self.sink, self.recent), lambda: self._forced(context))
         return select_pages(scores, forced, blocks.causal, self.count)
 
     def _scores(self, context: BlockContext) -> torch.Tensor:
@@ -87,10 +85,9 @@ class TopPages(Pattern):
             raise PatternError(self.name, f"there are summaries of {pages} KV pages.", hint)
         return self.scorer.score(context.queries, summary)
 
-    def _forced(self, context: BlockContext, known: int) -> torch.Tensor:
+    def _forced(self, context: BlockContext) -> torch.Tensor:
         blocks = context.blocks
-        unknown = blocks.causal & (blocks.page >= known)
-        return blocks.oldest(self.sink) | blocks.newest(self.recent) | blocks.own | unknown
+        return blocks.oldest(self.sink) | blocks.newest(self.recent) | blocks.own
 
     def __repr__(self) -> str:
         score = repr(self.score) if self.scorer.built_in else self.scorer.name

@@ -18,12 +18,7 @@ class BlockIndex(NamedTuple):
 
 
 def from_mask(mask: torch.Tensor, capacity: int | None = None) -> BlockIndex:
-    """mask bool [kv_heads, query_blocks, pages] -> the index of its true entries.
-
-    On the CPU `pages` is as long as the list. On other devices, and with `capacity`, its length is fixed beforehand
-    (without `capacity`: that of the mask), so that nothing waits for the device. What exceeds a given capacity is
-    left out of `pages` but counted in `offsets`, and `check_index` finds it.
-    """
+    """As `kernels.block_index.from_mask`."""
     rows = mask.flatten(0, 1)
     offsets = torch.zeros(rows.shape[0] + 1, dtype=torch.int32, device=mask.device)
     torch.cumsum(rows.sum(dim=1), dim=0, dtype=torch.int32, out=offsets[1:])

@@ -10,28 +10,27 @@ _MOST = np.float32(np.finfo(np.float32).max)
 
 def select_pages(scores: torch.Tensor, forced: torch.Tensor, allowed: torch.Tensor, count: int) -> torch.Tensor:
     """As `kernels.page_selection.select_pages`; tensors on the CPU."""
-    out = torch.empty(scores.shape, dtype=torch.bool)
-    flags = (mask.expand(scores.shape).numpy() for mask in (forced, allowed))
-    _select(scores.numpy(), *flags, min(count, scores.shape[-1]), out.numpy())
+    pages = allowed.shape[-1]
+    out = torch.empty(*scores.shape[:2], pages, dtype=torch.bool)
+    _select(scores.numpy(), forced.numpy(), allowed.numpy(), min(count, pages), out.numpy())
     return out
 
 
 @jit()
 def _select(scores, forced, allowed, count, out):
-    heads, blocks, pages = scores.shape
+    heads, blocks, pages = out.shape
+    scored = scores.shape[2]
     keys = np.empty(pages, np.float32)
     for head in range(heads):
         for block in range(blocks):
             for page in range(pages):
-                score = scores[head, block, page]
-                if not allowed[head, block, page]:
+                if not allowed[block, page]:
                     keys[page] = -np.inf
-                elif forced[head, block, page]:
+                elif page >= scored or forced[block, page]:
                     keys[page] = np.inf
-                elif score != score:
-                    keys[page] = _MOST
                 else:
-                    keys[page] = min(max(score, -_MOST), _MOST)
+                    score = scores[head, block, page]
+                    keys[page] = _MOST if score != score else min(max(score, -_MOST), _MOST)
             limit, ties = np.float32(np.inf), 0
             if count > 0:
                 limit = np.partition(keys, pages - count)[pages - count]
@@ -44,4 +43,4 @@ def _select(scores, forced, allowed, count, out):
                 if key == limit and ties > 0:
                     chosen = True
                     ties -= 1
-                out[head, block, page] = (chosen or forced[head, block, page]) and allowed[head, block, page]
+                out[head, block, page] = (chosen or key == np.inf) and allowed[block, page]

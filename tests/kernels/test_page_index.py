@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.block_index import BlockIndex, check_index, from_mask, to_mask
+from kernels.block_index import BlockIndex, check_index, from_mask, reference, to_mask
 
 
 @st.composite
@@ -26,10 +26,11 @@ def brute_force(mask: torch.Tensor) -> tuple[list[int], list[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(masks())
-def test_index_lists_what_the_mask_holds_on_both_paths(mask: torch.Tensor) -> None:
+def test_index_lists_what_the_mask_holds_on_all_paths(mask: torch.Tensor) -> None:
     offsets, pages = brute_force(mask)
-    for capacity in (None, mask.numel(), len(pages)):  # a capacity is what other devices use
-        index = from_mask(mask, capacity)
+    for capacity in (None, mask.numel(), len(pages), "torch"):  # a capacity is what other devices use
+        index = reference.from_mask(mask) if capacity == "torch" else from_mask(mask, capacity)
+        capacity = None if capacity == "torch" else capacity
         assert index.offsets.dtype == index.pages.dtype == torch.int32
         assert index.offsets.tolist() == offsets
         assert index.pages[: len(pages)].tolist() == pages
@@ -45,6 +46,11 @@ def test_a_row_of_the_index_is_head_times_blocks_plus_block() -> None:
     mask[1, 0, 4] = True
     index = from_mask(mask)
     assert index.pages[index.offsets[3] : index.offsets[4]].tolist() == [0, 4]
+
+
+def test_an_expanded_mask_is_listed_like_its_copy() -> None:
+    mask = (torch.arange(9) % 2 == 0).expand(3, 2, -1)
+    assert from_mask(mask).pages.tolist() == [0, 2, 4, 6, 8] * 6
 
 
 def index(offsets: list[int], pages: list[int]) -> BlockIndex:

@@ -34,7 +34,8 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, in
         special, torch.randn(shape, generator=random)
     )
     kinds = torch.randint(draw(st.integers(3, 12)), shape, generator=random)
-    return scores, kinds == 0, kinds != 1, draw(st.integers(0, 30))
+    scored = draw(st.integers(0, shape[2]))
+    return scores[..., :scored], kinds[0] == 0, kinds[0] != 1, draw(st.integers(0, 30))
 
 
 @settings(max_examples=100, deadline=None)
@@ -45,8 +46,10 @@ def test_selection_is_that_of_the_sorted_oracle(case: tuple[torch.Tensor, torch.
     for select in (select_pages, reference.select_pages):
         selected = select(scores, forced, allowed, count)
         assert torch.equal(scores.nan_to_num(7), before.nan_to_num(7))
+        unscored = torch.arange(allowed.shape[1]) >= scores.shape[2]
         for row in range(scores.shape[1]):
-            parts = (x[0, row].tolist() for x in (scores, forced, allowed))
+            padded = [*scores[0, row].tolist(), *[0.0] * int(unscored.sum())]
+            parts = padded, (forced | unscored)[row].tolist(), allowed[row].tolist()
             assert selected[0, row].tolist() == oracle(*parts, count)
 
 
@@ -70,7 +73,7 @@ def test_everything_allowed_is_selected_when_it_fits(random: torch.Generator) ->
 def test_scores_of_later_pages_have_no_influence(random: torch.Generator) -> None:
     scores = torch.randn(3, 4, 64, generator=random)
     allowed = torch.arange(64) <= torch.tensor([[20], [30], [40], [50]])
-    forced = torch.arange(64) == 0
+    forced = (torch.arange(64) == 0).expand(4, -1)
     clean = select_pages(scores, forced, allowed, 10)
     for poison in (math.nan, math.inf, -math.inf):
         assert torch.equal(select_pages(scores.where(allowed, poison), forced, allowed, 10), clean)
@@ -84,6 +87,6 @@ def test_compiled_and_torch_agree(random: torch.Generator) -> None:
     for pages, count in ((130, 32), (2000, 64), (5, 9)):
         scores = torch.randn(3, 4, pages, generator=random).mul_(4).round_()  # many ties
         allowed = torch.arange(pages) < torch.tensor([[pages // 3], [pages - 1], [pages], [1]])
-        forced = torch.arange(pages) % 50 == 0
+        forced = (torch.arange(pages) % 50 == 0).expand(4, -1)
         expected = reference.select_pages(scores, forced, allowed, count)
         assert torch.equal(cpu.select_pages(scores, forced, allowed, count), expected)
