@@ -7,7 +7,7 @@ from kernels.page_scores import reference
 
 __all__ = ["mean_std_scores", "min_max_scores"]
 
-_FEW_ROWS = 32  # over all query blocks: a decode step, not a prompt
+_FEW_ROWS = 8  # a decode step; not counted over query blocks, so that their number does not change last bits
 
 
 def mean_std_scores(q: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
@@ -26,8 +26,7 @@ def min_max_scores(q: torch.Tensor, minimum: torch.Tensor, maximum: torch.Tensor
 
 
 def _largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1: torch.Tensor) -> torch.Tensor:
-    few = q0.shape[1] * q0.shape[2] <= _FEW_ROWS
-    if few and q0.device.type == "cpu" and summary0.dtype == torch.float16 and cpu_jit.available():
+    if q0.shape[2] <= _FEW_ROWS and q0.device.type == "cpu" and summary0.dtype == torch.float16 and cpu_jit.available():
         from kernels.page_scores import cpu
 
         return cpu.largest(q0.contiguous(), q1.contiguous(), summary0, summary1)

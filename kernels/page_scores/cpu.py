@@ -40,7 +40,7 @@ def _parallel(q0, q1, summary0, summary1, out):
 
 @jit()
 def _pages(q0, q1, summary0, summary1, out, first, end):
-    """Pages `first` to `end` - 1 of a head: q [blocks, rows, d], summaries [pages, logical, d] -> out [blocks, pages]."""
+    """Pages `first` to `end` - 1 of one head: q [blocks, rows, d], summaries [pages, logical, d]; out [blocks, :]."""
     blocks, rows, d = q0.shape
     a, b = np.empty(d, np.float32), np.empty(d, np.float32)
     for page in range(first, end):
