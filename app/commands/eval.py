@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,8 +16,6 @@ from app.units import parse_length
 
 if TYPE_CHECKING:
     from app.evaluate.run import Plan, Record, Results
-    from app.models import ModelInfo
-    from app.settings import Settings
 
 SETTINGS = ("model", "device", "context", "prefill_chunk", "threads", "decode_weights")
 INTERRUPTED = 130
@@ -49,6 +47,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     environment.clean()
+    from app.evaluate.engines import engine_loader
     from app.evaluate.prompts import Prompts
     from app.evaluate.run import Results, measure
     from app.model_face import open_face
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     prompts, results, line = Prompts(face, model.parameters), Results(plan), StatusLine()
     log = (out / "samples.jsonl").open("w", encoding="utf-8") if out else None
     try:
-        measure(plan, prompts, _loader(settings, model), results, line.show, lambda record: _log(log, record))
+        measure(plan, prompts, engine_loader(settings, model), results, line.show, lambda record: _log(log, record))
     except KeyboardInterrupt:
         if not results.records:
             raise
@@ -117,12 +116,6 @@ def _folder(name: str | None) -> Path | None:
     except OSError as error:
         raise WrongUse(f"--out: {folder} cannot be a folder ({error.strerror}).", "Choose another place.") from error
     return folder
-
-
-def _loader(settings: Settings, model: ModelInfo):
-    from app.wiring import engine_loader
-
-    return lambda name: engine_loader(replace(settings, kv_format=name), model)(lambda text, share: None)
 
 
 def _log(file: TextIO | None, record: Record) -> None:

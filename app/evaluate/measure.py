@@ -38,8 +38,13 @@ class Way:
     format: str
     budget: int | None = None
 
+    @property
+    def policy(self) -> str:
+        """The mode as a table shows it."""
+        return f"{self.mode} {self.budget}" if self.budget else self.mode
+
     def __str__(self) -> str:
-        return f"{self.mode}{f' {self.budget}' if self.budget else ''} {self.format}"
+        return f"{self.policy} {self.format}"
 
 
 @dataclass(frozen=True, slots=True)

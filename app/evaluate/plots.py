@@ -47,32 +47,27 @@ def write_plots(rows: Sequence[Row], bytes_per_token: dict[str, int], folder: Pa
     if any(row.task == "needle" and row.by_depth for row in rows):
         written.append(needle_map(rows, folder / "needle.png"))
     averages = [row for row in rows if row.task == AVERAGE]
-    dense = [row for row in averages if row.mode == DENSE_MODE and row.format in bytes_per_token]
+    dense = [row for row in averages if row.mode == DENSE_MODE]
     if dense:
-        series = {
-            f"{length} tokens": [
-                Point(bytes_per_token[row.format], row.score, row.format) for row in dense if row.length == length
-            ]
-            for length in sorted({row.length for row in dense})
-        }
-        written.append(
-            chart(series, "Quality against KV bytes per token (mode exact)", "KV bytes per token", folder / "bytes.png")
-        )
+        points = [(row, bytes_per_token[row.format], row.format) for row in dense]
+        title = "Quality against KV bytes per token (mode exact)"
+        written.append(charts({title: _by_length(points)}, "KV bytes per token", folder / "bytes.png"))
     if averages:
-        series = {}
-        for row in averages:
-            mode = f"{row.mode} {row.budget}" if row.budget else row.mode
-            point = Point(row.pages_read_share * row.length, row.score, mode)
-            series.setdefault(f"{row.format}, {row.length} tokens", []).append(point)
-        written.append(
-            chart(
-                series,
-                "Quality against tokens attended in decode",
-                "tokens attended (KV pages read)",
-                folder / "budget.png",
-            )
-        )
+        panels = {}
+        for name in dict.fromkeys(row.format for row in averages):
+            mine = [row for row in averages if row.format == name]
+            points = [(row, row.pages_read_share * row.length, row.way.policy) for row in mine]
+            panels[f"Quality against tokens attended in decode, {name} KV"] = _by_length(points)
+        written.append(charts(panels, "tokens attended (KV pages read)", folder / "budget.png"))
     return written
+
+
+def _by_length(points: Sequence[tuple[Row, float, str]]) -> dict[str, list[Point]]:
+    lengths = sorted({row.length for row, _, _ in points})
+    return {
+        f"{length} tokens": [Point(x, row.score, label) for row, x, label in points if row.length == length]
+        for length in lengths
+    }
 
 
 def needle_map(rows: Sequence[Row], path: Path) -> Path:
@@ -103,14 +98,22 @@ def needle_map(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def chart(series: dict[str, list[Point]], title: str, across: str, path: Path) -> Path:
-    """Score (0 to 100) over x, one line of points for each series."""
-    image, draw = _canvas(WIDTH, HEIGHT)
-    left, top, right, bottom = 64, 52, WIDTH - 190, HEIGHT - 56
+def charts(panels: dict[str, dict[str, list[Point]]], across: str, path: Path) -> Path:
+    """One panel below the other, by title. In each, score (0 to 100) over x, a line of points for each series."""
+    image, draw = _canvas(WIDTH, HEIGHT * len(panels))
+    for number, (title, series) in enumerate(panels.items()):
+        _chart(draw, HEIGHT * number, title, series, across)
+    image.save(path)
+    return path
+
+
+def _chart(draw: ImageDraw, above: float, title: str, series: dict[str, list[Point]], across: str) -> None:
+    left, top, right, bottom = 64, above + 72, WIDTH - 190, above + HEIGHT - 62
     highest = max(point.x for points in series.values() for point in points) or 1.0
     step = _nice(highest / 5)
     end = math.ceil(highest * 1.05 / step) * step
-    _text(draw, 16, 14, title, 17)
+    _text(draw, 16, above + 14, title, 17)
+    _text(draw, 16, above + 42, "mean score", 12, GREY)
     for score in range(0, 101, 20):
         y = bottom - (bottom - top) * score / 100
         _line(draw, [(left, y), (right, y)], PALE)
@@ -119,8 +122,8 @@ def chart(series: dict[str, list[Point]], title: str, across: str, path: Path) -
         x = left + (right - left) * tick * step / end
         _line(draw, [(x, bottom), (x, bottom + 5)], GREY)
         _text(draw, x, bottom + 9, f"{tick * step:g}", 12, GREY, "ma")
-    _text(draw, (left + right) / 2, HEIGHT - 22, across, 13, INK, "mm")
-    _text(draw, 16, 36, "mean score", 12, GREY)
+    _text(draw, (left + right) / 2, bottom + 40, across, 13, INK, "mm")
+    labels: dict[tuple[str, float], float] = {}
     for number, (name, points) in enumerate(series.items()):
         colour = LINES[number % len(LINES)]
         places = [
@@ -130,11 +133,11 @@ def chart(series: dict[str, list[Point]], title: str, across: str, path: Path) -
         _line(draw, [(x, y) for x, y, _ in places], colour, 2)
         for x, y, label in places:
             _dot(draw, x, y, colour)
-            _text(draw, x, y - 16 if number % 2 == 0 else y + 7, label, 11, colour, "ma")
+            labels[label, x] = min(y, labels.get((label, x), y))
         _dot(draw, right + 24, top + 10 + 22 * number, colour)
         _text(draw, right + 36, top + 10 + 22 * number, name, 12, INK, "lm")
-    image.save(path)
-    return path
+    for (label, x), y in labels.items():  # once for points that lie above each other
+        _text(draw, x, y - 8, label, 11, INK, "md")
 
 
 def _canvas(width: float, height: float):

@@ -183,7 +183,7 @@ def as_table(rows: Sequence[Row]) -> list[list[str]]:
         name = row.task if row.averaged or row.task == AVERAGE else f"({row.task})"
         table.append(
             [
-                f"{row.mode} {row.budget}" if row.budget else row.mode,
+                row.way.policy,
                 row.format,
                 str(row.length),
                 name,

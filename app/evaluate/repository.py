@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 from app.evaluate.retrieval import keys
-from app.evaluate.sample import Count, Fact, Question, Sample, hide, lines, pick_different, question_tokens
+from app.evaluate.sample import Count, Fact, Question, Sample, hide, lines, pick_different, question_tokens, spread
 from app.evaluate.words import ADJECTIVES, OBJECTS, words_of
 
 _VERBS = [
@@ -40,32 +40,33 @@ _PARAMETERS = words_of(
 )
 
 
+ENTRY_POINTS = 4
+
+
 def repository(rng: Random, tokens: int, count: Count, depth: float) -> Sample:
-    """Only the docstring ties what is asked for to the function's name and parameters."""
-    (purpose,) = keys(rng, 1)
+    """app/main.py calls one import after the other; only a comment ties each to its function's name and parameters."""
     code = Code(rng)
-    name, parameters = code.name(), pick_different(rng, _PARAMETERS, 2)
-    call = f"{name}({', '.join(parameters)})"
-    definition = "\n".join(
-        (
-            f"def {call}:",
-            f'    """Entry point of the {purpose} import."""',
-            f"    return {parameters[0]} * {parameters[1]}",
-            "",
-        )
-    )
+    purposes = [f"# {key} import" for key in keys(rng, ENTRY_POINTS)]
+    calls = [f"{code.name()}({', '.join(pick_different(rng, _PARAMETERS, 2))})" for _ in purposes]
+    definitions = [
+        f"{purpose}\ndef {call}:\n    return {rng.randint(2, 99)}\n" for purpose, call in zip(purposes, calls)
+    ]
     question = Question(
-        f"Complete the last line of app/main.py. It calls the entry point of the {purpose} import, with its "
-        "parameters by the names and in the order of its definition.",
-        "The completed line is:\nresult =",
-        (f"result = {call}",),
-        f" {call}\n",
+        f"Write the last line of app/main.py, under {purposes[0]!r}. Its function is defined above under the same "
+        "comment; the call has the parameters of the definition, by their names.",
+        f"```python\n{purposes[0]}\nresult =",
+        (f"result = {calls[0]}",),
+        f" {calls[0]}\n",
         "line",
     )
-    end = "\n".join(("# File: app/main.py", f"# Calls the entry point of the {purpose} import.", "result ="))
-    facts = [Fact(definition, depth), Fact(end, 1.0)]
+    main = ["# File: app/main.py"]
+    for purpose, call in zip(purposes[1:], calls[1:]):
+        main += [purpose, f"result = {call}"]
+    facts = [Fact(definitions[0], depth)]
+    facts += [Fact(text, at) for text, at in zip(definitions[1:], spread(rng, ENTRY_POINTS - 1))]
+    facts.append(Fact("\n".join([*main, purposes[0]]), 1.0))
     document = hide(rng, tokens - question_tokens([question], count), count, facts, code, lines)
-    return Sample(document, (question,), (definition,), depth)
+    return Sample(document, (question,), (definitions[0],), depth)
 
 
 class Code:

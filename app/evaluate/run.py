@@ -20,8 +20,8 @@ from app.evaluate.sample import DEPTHS, Sample, Task, TooShort
 if TYPE_CHECKING:
     from engine import Engine
 
-Load = Callable[[str], "Engine"]
-"""KV format -> engine. ValueError for a format that it does not know."""
+Load = Callable[[Way], "Engine"]
+"""The first of the ways that share an engine -> the engine. ValueError for what it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def measure(
         progress(f"Loading the model with {name} KV")
         ways = [way for way in plan.ways if way.format == name]
         try:
-            engine = load(name)
+            engine = load(ways[0])
         except ValueError as error:
             results.refused += [(way, str(error)) for way in ways]
             clock.drop(plan, len(ways))

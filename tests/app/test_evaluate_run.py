@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +23,7 @@ from app.evaluate.run import Plan, Results, make_sample, measure, plan_ways
 from app.evaluate.tasks import AGREEMENT_TOKENS, TASKS
 from app.model_face import ModelFace, open_face
 from app.models import describe
-from tests.app.cli_runner import is_one_error, unabridged
+from tests.app.cli_runner import ROOT, is_one_error, unabridged
 
 LENGTH = 512
 
@@ -111,7 +116,7 @@ def run(face: ModelFace, prompts: Prompts, right: bool, **more: Any) -> tuple[Re
     ways, dense = plan_ways(more.pop("modes", ["exact", "fast"]), ["bf16"], [])
     plan = Plan((LENGTH,), tuple(TASKS.values()), 2, ways, dense, **more)
     engine, results = Known(face, all_answers(plan, prompts), right), Results(plan)
-    measure(plan, prompts, lambda name: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
+    measure(plan, prompts, lambda way: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
     return results, engine
 
 
@@ -156,9 +161,9 @@ def test_a_format_that_the_engine_refuses_is_named(face: ModelFace, prompts: Pro
     plan = Plan((LENGTH,), (TASKS["needle"],), 1, ways, dense)
     engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
 
-    def load(name: str) -> Any:
-        if name != "bf16":
-            raise ValueError(f"kv_format: got {name!r}, need bf16")
+    def load(way: Way) -> Any:
+        if way.format != "bf16":
+            raise ValueError(f"kv_format: got {way.format!r}, need bf16")
         return engine
 
     measure(plan, prompts, load, results, lambda text: None)
@@ -170,7 +175,7 @@ def test_tasks_that_do_not_fit_are_named_not_cut(face: ModelFace, prompts: Promp
     ways, dense = plan_ways(["exact"], ["bf16"], [])
     plan = Plan((160, LENGTH), (TASKS["multi_query"],), 1, ways, dense)
     engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
-    measure(plan, prompts, lambda name: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
+    measure(plan, prompts, lambda way: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
     assert [record.length for record in results.records] == [LENGTH]
     assert "multi_query at 160 tokens was left out" in results.notes[0]
 
@@ -202,6 +207,35 @@ def test_the_command_with_the_starter_model(starter_model: Path, data_dir: Path,
     assert len((out / "samples.jsonl").read_text().splitlines()) == 4
     assert (out / "needle.png").stat().st_size > 1000
     assert list(data_dir.iterdir()) == [], "it stores nothing in the data folder"
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_tells_what_it_has(starter_model: Path, data_dir: Path, tmp_path: Path) -> None:
+    words = ["eval", "--model", str(starter_model), "--lengths", "512", "--samples", "500", "--tasks", "needle"]
+    words += ["--formats", "bf16", "--threads", "1", "--json", "--out", str(tmp_path)]
+    log = tmp_path / "samples.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (log.exists() and len(log.read_text().splitlines()) >= 2):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    found = json.loads(out)
+    assert found["partial"]
+    assert found["rows"][0]["samples"] == len(log.read_text().splitlines()) >= 2
+    assert "partial" in err
 
 
 @pytest.mark.parametrize(
