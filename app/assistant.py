@@ -302,7 +302,8 @@ class _Turn:
         pages = self._pages(wanted)
         if not shown or not pages:
             return ()
-        found = attribute(shown, pages, self.question.text)
+        read = [passage.text for passage in plan.passages]
+        found = attribute(shown, pages, self.question.text, read)
         if any(citation.status == "not_found" for citation in found):
             everywhere = self._pages(None)
             for number, citation in enumerate(found):

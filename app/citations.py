@@ -27,7 +27,8 @@ SUPPORT = 0.5  # share of a sentence's weight that a passage must hold
 NEAR = 0.7  # likeness of word sequences (0 to 1) that counts as near
 CANDIDATE_PAGES = 8
 PASSAGE_CHARACTERS = 500
-QUESTION_WEIGHT = 0.3  # of the question's words, which only help to choose between passages
+QUESTION_WEIGHT = 0.5  # of the question's words, which only help to choose between passages
+READ = 0.15  # for a passage that the model read word for word, beside others of the same page that it did not see
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,41 @@ class Citation:
     status: Status
 
 
-def attribute(answer: str, pages: Sequence[PageSource], question: str = "") -> list[Citation]:
+def attribute(answer: str, pages: Sequence[PageSource], question: str = "", read: Sequence[str] = ()) -> list[Citation]:
     """Citations in the order of the answer, each passage once. A sentence that no page supports gets none.
 
-    The question is optional: its words help to choose among passages when the answer is short ("At 9:30.").
+    The question is optional: its words help to choose among passages when the answer is short ("At 9:30."), and a bare
+    "Yes." rests on them alone. read: the texts that the model was given where those were not the pages in full.
     """
     if not pages or not answer.strip():
         return []
     index = _index(tuple(pages))
-    asked = term_set(question)
+    asked = _Asked({term: index.weight(term) for term in term_set(question)}, tuple(read))
     found: list[Citation] = []
-    for start, end in _whole_quotes(answer, list(sentences(answer))):
-        found.extend(_cite_sentence(answer[start:end], index, asked))
+    for number, piece in enumerate(answer.split("```")):
+        if number % 2:  # code: what stands in double quotes there is no quotation
+            supported = _support(piece, index, asked, ())
+            found += [supported] if supported else []
+            continue
+        for start, end in _whole_quotes(piece, list(sentences(piece))):
+            found.extend(_cite_sentence(piece[start:end], index, asked))
     return _without_repeats(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """weights: of the question's words. read: what the model was given where it did not get whole pages."""
+
+    weights: dict[str, float]
+    read: tuple[str, ...]
+
+    def share(self, held: frozenset[str]) -> float:
+        """How much of the question a passage with these terms holds, 0 to 1."""
+        total = sum(self.weights.values())
+        return sum(self.weights[term] for term in self.weights.keys() & held) / total if total else 0.0
+
+    def was_read(self, text: str) -> bool:
+        return any(text in given for given in self.read)
 
 
 def verify(quote: str, page_hint: int | str | None, pages: Sequence[PageSource]) -> Citation:
@@ -175,7 +198,7 @@ _MARKER = re.compile(
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|\[?…\]?)\s*")
 
 
-def _cite_sentence(sentence: str, index: _PageIndex, asked: frozenset[str]) -> list[Citation]:
+def _cite_sentence(sentence: str, index: _PageIndex, asked: _Asked) -> list[Citation]:
     hinted, claimed = _hints(sentence, index)
     quotes = [next(filter(None, match.groups())) for match in _QUOTED.finditer(sentence)]
     quotes = [quote for quote in quotes if _long_enough(quote)]
@@ -227,9 +250,14 @@ def _long_enough(quote: str) -> bool:
     return dense >= 6 or len(words) >= 4
 
 
-def _support(sentence: str, index: _PageIndex, asked: frozenset[str], hinted: Iterable[int]) -> Citation | None:
+_YES_OR_NO = frozenset({"yes", "no", "ja", "nein", "oui", "non", "sí"})
+
+
+def _support(sentence: str, index: _PageIndex, asked: _Asked, hinted: Iterable[int]) -> Citation | None:
     """The passage that holds most of what the sentence says, or None if none holds enough."""
     weights = {term: index.weight(term) for term in terms(sentence)}
+    if not weights and any(word in _YES_OR_NO for word, _, _ in tokens(sentence)):
+        weights = dict(asked.weights)  # it says what the question says
     for name in _names(sentence):
         if name in weights:
             weights[name] *= 1.5
@@ -239,7 +267,7 @@ def _support(sentence: str, index: _PageIndex, asked: frozenset[str], hinted: It
     numbers = {term for term in weights if term[:1].isdigit()}
     hints = set(hinted)
     best: tuple[float, int, int, int] | None = None  # score, -place, start, end
-    for place in dict.fromkeys([*hints, *index.best_pages(_with_question(weights, asked, index))]):
+    for place in dict.fromkeys([*hints, *index.best_pages(_with_question(weights, asked))]):
         passages = index.passages(place)
         for number, passage in enumerate(passages):
             if weights.keys().isdisjoint(passage.terms):
@@ -253,8 +281,8 @@ def _support(sentence: str, index: _PageIndex, asked: frozenset[str], hinted: It
                     share *= 0.6  # a figure that the passage does not have is no support
                 if share < SUPPORT or not _telling(matched, weights, index):
                     continue
-                context = sum(1 for term in asked if term in held) / (len(asked) or 1)
-                score = share - 0.06 * (size - 1) + QUESTION_WEIGHT * context + 0.1 * (place in hints)
+                score = share - 0.06 * (size - 1) + QUESTION_WEIGHT * asked.share(held) + 0.1 * (place in hints)
+                score += READ * asked.was_read(index.pages[place].text[passage.start : passage.end])
                 if best is None or (score, -place) > best[:2]:
                     best = (score, -place, window[0].start, window[-1].end)
     if best is None:
@@ -262,8 +290,8 @@ def _support(sentence: str, index: _PageIndex, asked: frozenset[str], hinted: It
     return _citation(index.pages[-best[1]], best[2], best[3], "attributed")
 
 
-def _with_question(weights: dict[str, float], asked: frozenset[str], index: _PageIndex) -> dict[str, float]:
-    extra = {term: QUESTION_WEIGHT * index.weight(term) for term in asked if term not in weights}
+def _with_question(weights: dict[str, float], asked: _Asked) -> dict[str, float]:
+    extra = {term: QUESTION_WEIGHT * weight for term, weight in asked.weights.items() if term not in weights}
     return weights | extra
 
 

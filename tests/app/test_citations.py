@@ -111,6 +111,40 @@ def test_the_question_helps_a_short_answer() -> None:
     assert where(attribute("11 euros.", pages, "What does the tour cost?")) == [("a", 1, "attributed")]
 
 
+def test_a_bare_yes_rests_on_the_questions_words() -> None:
+    (found,) = attribute("Yes, it is.", PAGES, "Was the crane built in 1904 by Hallam and Sons?")
+    assert (found.page, found.status) == (2, "attributed")
+    assert "Hallam and Sons in 1904" in found.quote
+    assert attribute("Yes.", PAGES) == []
+    assert attribute("Well.", PAGES, "Was the crane built in 1904?") == []
+    assert attribute("No.", PAGES, "Do zeppelins land on Thursdays?") == []
+
+
+def test_a_rare_word_of_the_question_chooses_among_passages_that_say_the_same() -> None:
+    pages = [
+        PageSource("d", "Doc", 1, "1", "For visitors the gate opens at nine."),
+        PageSource("d", "Doc", 2, "2", "At the lighthouse the gate opens at nine."),
+        PageSource("d", "Doc", 3, "3", "Visitors bring a coat."),
+    ]
+    question = "When does the lighthouse open for visitors?"
+    assert [found.page for found in attribute("The gate opens at nine.", pages, question)] == [2]
+
+
+def test_what_the_model_read_comes_before_the_same_words_elsewhere() -> None:
+    text = "Dogs travel free on the ferry."
+    pages = [PageSource("d", "Doc", number, str(number), f"{text} This is sheet {number}.") for number in (1, 2)]
+    assert [found.page for found in attribute(text, pages)] == [1]
+    twice = [pages[0], PageSource("d", "Doc", 2, "2", "On the ferry dogs travel free. This is sheet 2.")]
+    assert [found.page for found in attribute(text, twice, read=["On the ferry dogs travel free."])] == [2]
+
+
+def test_strings_in_code_are_no_quotations() -> None:
+    answer = 'Adult tickets cost 14 euros.\n```python\nprint("this string stands on no page")\n```\nThat is all.'
+    assert [(found.page, found.status) for found in attribute(answer, PAGES)] == [(1, "attributed")]
+    outside = 'It says "this string stands on no page" there.'
+    assert [found.status for found in attribute(outside, PAGES)] == ["not_found"]
+
+
 @pytest.mark.parametrize(
     "quoted",
     [
