@@ -27,6 +27,7 @@ SUPPORT = 0.5  # share of a sentence's weight that a passage must hold
 NEAR = 0.7  # likeness of word sequences (0 to 1) that counts as near
 CANDIDATE_PAGES = 8
 PASSAGE_CHARACTERS = 500
+ASKS = 0.1  # off for a passage that ends in a question: the sentence after it says more
 QUESTION_WEIGHT = 0.5  # of the question's words, which only help to choose between passages
 READ = 0.15  # for a passage that the model read word for word, beside others of the same page that it did not see
 
@@ -282,7 +283,9 @@ def _support(sentence: str, index: _PageIndex, asked: _Asked, hinted: Iterable[i
                 if share < SUPPORT or not _telling(matched, weights, index):
                     continue
                 score = share - 0.06 * (size - 1) + QUESTION_WEIGHT * asked.share(held) + 0.1 * (place in hints)
-                score += READ * asked.was_read(index.pages[place].text[passage.start : passage.end])
+                text = index.pages[place].text
+                score += READ * asked.was_read(text[passage.start : passage.end])
+                score -= ASKS * text[passage.start : window[-1].end].endswith(("?", "？"))
                 if best is None or (score, -place) > best[:2]:
                     best = (score, -place, window[0].start, window[-1].end)
     if best is None:

@@ -130,6 +130,12 @@ def test_a_rare_word_of_the_question_chooses_among_passages_that_say_the_same() 
     assert [found.page for found in attribute("The gate opens at nine.", pages, question)] == [2]
 
 
+def test_a_heading_that_asks_is_quoted_with_what_answers_it() -> None:
+    page = PageSource("d", "FAQ", 8, "8", "Does it work with Rmetrics?\nYes. Objects of timeDate can be the index.")
+    (found,) = attribute("The answer is yes.", [page], "Does it work with Rmetrics?")
+    assert found.quote == "Does it work with Rmetrics?\nYes."
+
+
 def test_what_the_model_read_comes_before_the_same_words_elsewhere() -> None:
     text = "Dogs travel free on the ferry."
     pages = [PageSource("d", "Doc", number, str(number), f"{text} This is sheet {number}.") for number in (1, 2)]
