@@ -12,7 +12,7 @@ from engine.errors import (
     SnapshotMismatchError,
     UnsupportedModelError,
 )
-from engine.events import Checkpoint, Done, Event, GenerationStats, Prefilled, Reused, Token
+from engine.events import Checkpoint, Done, Event, GenerationStats, Prefilled, Reused, Score, Token
 from engine.rope import ntk_factor
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader
 from engine.tokenizer import Tokenizer
@@ -34,6 +34,7 @@ __all__ = [
     "Reused",
     "RopeScaling",
     "Sampling",
+    "Score",
     "SnapshotBlock",
     "SnapshotCheckpoint",
     "SnapshotMismatchError",

@@ -1,57 +1,202 @@
-"""Attention as the model sees it: write the new keys and values, read the sequence's pages, call the kernel."""
+"""Attention as the model sees it: write the new keys and values, choose KV pages by the policy, call the kernel."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 from engine.cache import PAGE, KvCache, Sequence
-from kernels.block_index import BlockIndex
+from engine.patterns import AttentionPolicy, BlockContext, Pattern, QueryBlocks, decode_queries, sample_queries
+from engine.patterns.policy import FIRST_LAYERS, SHARED_FROM
+from engine.patterns.scorer import MASS
+from kernels.block_index import BlockIndex, from_mask
 from kernels.decode_attention import decode_attention
 from kernels.kv_codec import hadamard
-from kernels.prefill_attention import prefill_attention
+from kernels.prefill_attention import prefill_attention, sparse_prefill_attention
+
+QUERY_BLOCK = 128  # tokens of a prompt that share a list of pages
+EXACT = AttentionPolicy("exact")
+
+
+@dataclass(slots=True)
+class PagesRead:
+    """Counts over KV heads: pages that were listed, of those that could have been (`held`).
+
+    `all`: every layer; `selected`: those of layers that did not attend densely by rule (all but the first two).
+    """
+
+    read: int = 0
+    held: int = 0
+
+    def add(self, read: int, held: int) -> None:
+        self.read += read
+        self.held += held
+
+    @property
+    def share(self) -> float:
+        return self.read / self.held if self.held else 1.0
+
+
+@dataclass(slots=True)
+class AttentionCounts:
+    """What was read while answering, in all layers and in those behind the first two, and while reading the prompt.
+
+    For the prompt a page counts once for each query block that lists it.
+    """
+
+    answering: PagesRead = field(default_factory=PagesRead)
+    selecting: PagesRead = field(default_factory=PagesRead)
+    reading: PagesRead = field(default_factory=PagesRead)
+
+
+@dataclass(slots=True)
+class SharedLists:
+    """Lists of pages that later positions of a group use again: by layer, the position of the maker and the list."""
+
+    made: dict[int, tuple[int, BlockIndex]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class AttentionPlan:
+    """How one turn attends. `reading`: its prompt; `answering`: its answer; `tail`: where the question begins, which
+    reads everything."""
+
+    reading: AttentionPolicy = EXACT
+    answering: AttentionPolicy = EXACT
+    tail: int = 0
+    counts: AttentionCounts = field(default_factory=AttentionCounts)
+    shared: SharedLists = field(default_factory=SharedLists)
 
 
 class PrefillAttention:
-    """The next `tokens` tokens of a prepared sequence attend to the past and causally to themselves, in `dtype`."""
+    """The next `tokens` tokens of a prepared sequence attend to what `plan.reading` lists, in `dtype`."""
 
     def __init__(
-        self, cache: KvCache, sequence: Sequence, tokens: int, dtype: torch.dtype, poll: Callable[[], None]
+        self,
+        cache: KvCache,
+        sequence: Sequence,
+        tokens: int,
+        dtype: torch.dtype,
+        poll: Callable[[], None],
+        plan: AttentionPlan,
     ) -> None:
-        self._cache, self._poll, self._dtype = cache, poll, dtype
+        self._cache, self._poll, self._dtype, self._plan = cache, poll, dtype, plan
+        self._policy, self._counts = plan.reading, plan.counts.reading
+        self._scale = cache.model.head_dim**-0.5
         self._slots = cache.new_slots(sequence, tokens)
-        self._view = cache.view(sequence, sequence.length + tokens, dtype)
+        self._length = sequence.length + tokens
+        self._view = cache.view(sequence, self._length, dtype)
+        self._blocks = QueryBlocks.chunk(sequence.length, self._length, QUERY_BLOCK, cache.device)
+        self._edges = list(zip(self._blocks.first.tolist(), self._blocks.end.tolist()))
+        self._all = cache.model.kv_heads * sum(-(-end // PAGE) for _, end in self._edges)
+        self._summary_rows = cache.memory.summary_rows(cache.table(sequence, sequence.length // PAGE * PAGE))
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         self._cache.memory.write(layer, self._slots, k, v)
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         keys, values = self._view.read(layer)
-        out = prefill_attention(q.to(self._dtype), keys, values, self._cache.model.head_dim**-0.5, self._poll)
+        pattern, typed = self._policy.reading(layer), q.to(self._dtype)
+        only_question = self._edges[0][0] >= self._plan.tail and self._policy.streaming(layer) is None
+        if pattern.is_dense(self._length) or only_question:
+            out = prefill_attention(typed, keys, values, self._scale, self._poll)
+            self._counts.add(self._all, self._all)
+        else:
+            index = from_mask(pattern.listed(self._context(layer, pattern, q)))
+            out = sparse_prefill_attention(typed, keys, values, index, self._edges, self._scale, self._poll)
+            self._counts.add(index.pages.shape[0], self._all)
         return hadamard(out) if self._cache.packs else out
+
+    def _context(self, layer: int, pattern: Pattern, q: torch.Tensor) -> BlockContext:
+        heads = self._cache.model.kv_heads
+        return BlockContext(
+            self._blocks,
+            heads,
+            layer,
+            sample_queries(q, self._blocks, heads),
+            _summaries(self._cache, layer, pattern, self._summary_rows),
+            self._policy.streaming(layer),
+            self._plan.tail,
+        )
 
 
 class DecodeAttention:
-    """The next token of a prepared sequence attends to its pages.
+    """The next token of a prepared sequence attends to the pages that `plan.answering` lists."""
 
-    `pages_read`: KV pages listed so far, over layers and KV heads.
-    """
-
-    def __init__(self, cache: KvCache, sequence: Sequence) -> None:
-        self._cache = cache
+    def __init__(self, cache: KvCache, sequence: Sequence, plan: AttentionPlan) -> None:
+        self._cache, self._policy, self._shared, self._counts = cache, plan.answering, plan.shared, plan.counts
+        self._scale = cache.model.head_dim**-0.5
         self._length = sequence.length + 1
         self._slots = cache.new_slots(sequence, 1)
         self._table = cache.table(sequence, self._length)
-        self._dense = _all_pages(cache.model.kv_heads, -(-self._length // PAGE), cache.device)
-        self.pages_read = 0
+        self._pages = cache.model.kv_heads * self._table.shape[0]
+        self._dense = _all_pages(cache.model.kv_heads, self._table.shape[0], cache.device)
+        self._blocks: QueryBlocks | None = None
+        self._summary_rows = cache.memory.summary_rows(self._table[: sequence.length // PAGE])
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         self._cache.memory.write(layer, self._slots, k, v)
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
-        kv, index = self._cache.memory.layers[layer], self._dense
-        out, _ = decode_attention(q[0], kv, self._table, index, self._length, self._cache.model.head_dim**-0.5)
-        self.pages_read += index.pages.shape[0]
+        kv, index = self._cache.memory.layers[layer], self._index(layer, q[0])
+        out, mass = decode_attention(q[0], kv, self._table, index, self._length, self._scale)
+        listed = index.pages.shape[0]
+        self._counts.answering.add(listed, self._pages)
+        if layer >= FIRST_LAYERS:
+            self._counts.selecting.add(listed, self._pages)
+        if MASS in self._cache.memory.summaries:
+            self._add_mass(layer, index, mass)
         return (hadamard(out) if self._cache.packs else out)[None]
+
+    def _index(self, layer: int, q: torch.Tensor) -> BlockIndex:
+        position = self._length - 1
+        maker = self._policy.selection_position(position)
+        pattern = self._policy.answering(layer, maker + 1)
+        if pattern.is_dense(self._length):
+            return self._dense
+        earlier = self._shared.made.get(layer)
+        if earlier is not None and maker <= earlier[0] < position:
+            return earlier[1]
+        if self._blocks is None:
+            self._blocks = QueryBlocks.decode(position, self._cache.device)
+        heads = self._cache.model.kv_heads
+        index = from_mask(
+            pattern.listed(
+                BlockContext(
+                    self._blocks,
+                    heads,
+                    layer,
+                    decode_queries(q, heads),
+                    _summaries(self._cache, layer, pattern, self._summary_rows),
+                    self._policy.streaming(layer),
+                )
+            )
+        )
+        if position >= SHARED_FROM:
+            self._shared.made[layer] = position, index
+        return index
+
+    def _add_mass(self, layer: int, index: BlockIndex, mass: torch.Tensor) -> None:
+        """Attention drawn by complete pages, for the scorer that goes by it."""
+        known, counts = self._summary_rows.shape[0], index.offsets.diff().long()
+        head = torch.arange(counts.shape[0], device=mass.device).repeat_interleave(counts)
+        pages = index.pages.long()
+        complete = pages < known
+        (masses,) = self._cache.memory.summaries[MASS]
+        total = masses[layer]
+        total[head[complete], self._summary_rows[pages[complete]].long()] += mass[complete]
+
+
+def _summaries(
+    cache: KvCache, layer: int, pattern: Pattern, rows: torch.Tensor
+) -> dict[str, torch.Tensor | tuple[torch.Tensor, ...]]:
+    """What the scorers of `pattern` need about the pages at `rows`, as far as the cache keeps it."""
+    found: dict[str, torch.Tensor | tuple[torch.Tensor, ...]] = {}
+    for scorer in pattern.scorers():
+        if scorer.summary in cache.memory.summaries:
+            parts = cache.memory.read_summaries(layer, scorer.summary, rows)
+            found[scorer.summary] = parts if len(parts) > 1 else parts[0]
+    return found
 
 
 def _all_pages(kv_heads: int, pages: int, device: torch.device) -> BlockIndex:

@@ -4,8 +4,8 @@ Formats: f32 and bf16 keep what was computed. The others pack a page (kernels.kv
 newer tokens have followed; the sink page (page 0) stays exact. Where the bytes lie is `engine.kv_memory`'s business.
 """
 
+import math
 from array import array
-from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -13,8 +13,9 @@ import torch
 
 from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.kv_memory import PAGE, SUMMARIZERS, KvMemory, Summarizer
+from engine.kv_memory import PAGE, SCORERS, KvMemory
 from engine.pages import PagePool, runs
+from engine.patterns import Scorer
 
 EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequence
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -28,6 +29,7 @@ class Sequence:
     `by_decode`: one byte per token, 1 where decode made the KV and 0 where prefill did.
     `packed`: in packed formats, how many leading pages have their final form (exact sink, packed ones), or 0.
     `reserve`: packed pages taken in advance.
+    `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
     """
 
     ids: array = field(default_factory=lambda: array("i"))
@@ -35,6 +37,8 @@ class Sequence:
     table: list[int] = field(default_factory=list)
     packed: int = 0
     reserve: list[int] = field(default_factory=list)
+    reading: str = "dense"
+    dense_until: float = math.inf
 
     @property
     def length(self) -> int:
@@ -54,10 +58,10 @@ class KvCache:
         pages: int,
         exact_pages: int = 0,
         device: str = "cpu",
-        summarizers: Mapping[str, Summarizer] = SUMMARIZERS,
+        scorers: SequenceOf[Scorer] = SCORERS,
     ) -> None:
         self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
-        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, summarizers)
+        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers)
         self.packs, self.dtype = self.memory.packs, self.memory.dtype
         self.exact = PagePool(exact_pages if self.packs else pages)
         self.packed = PagePool(pages if self.packs else 0)
@@ -115,17 +119,24 @@ class KvCache:
         self._share(table)
         table += copies
         packed = min(sequence.packed, complete)
-        return Sequence(sequence.ids[:length], sequence.by_decode[:length], table, packed if packed > 1 else 0)
+        return Sequence(
+            sequence.ids[:length],
+            sequence.by_decode[:length],
+            table,
+            packed if packed > 1 else 0,
+            reading=sequence.reading,
+            dense_until=sequence.dense_until,
+        )
 
     def commit(self, sequence: Sequence, ids: SequenceOf[int], by_decode: bool) -> None:
         """Declare the KV of `ids`, already written by all layers, part of the sequence; pack what has become old."""
         complete = sequence.length // PAGE
         sequence.ids.extend(ids)
         sequence.by_decode.extend(bytes([by_decode]) * len(ids))
+        if sequence.length // PAGE > complete:
+            self.memory.summarize(sequence.table[complete : sequence.length // PAGE])
         if self.packs:
             self._pack_old(sequence)
-        elif sequence.length // PAGE > complete:
-            self.memory.summarize(sequence.table[complete : sequence.length // PAGE])
 
     def adopt(
         self, sequence: Sequence, ids: SequenceOf[int], by_decode: bytes, packed: SequenceOf[bool]

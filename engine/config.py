@@ -4,9 +4,11 @@ Every failed check raises `ValueError("field: got X, need Y")`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from engine.patterns import Sparsity, resolve_scorer
 
 RopeKind = Literal["default", "linear", "dynamic", "ntk", "llama3", "yarn", "factors"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
@@ -111,7 +113,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _need(self.family in FAMILIES, "family", self.family, "one of " + ", ".join(FAMILIES))
-        for field in (
+        for name in (
             "hidden_size",
             "layers",
             "heads",
@@ -121,7 +123,7 @@ class ModelConfig:
             "vocab_size",
             "native_context",
         ):
-            _need(_positive(getattr(self, field)), field, getattr(self, field), "a positive whole number")
+            _need(_positive(getattr(self, name)), name, getattr(self, name), "a positive whole number")
         _need(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of heads ({self.heads})")
         _need(self.head_dim % 2 == 0, "head_dim", self.head_dim, "an even number")
         _need(_finite(self.norm_eps, 0), "norm_eps", self.norm_eps, "a positive number")
@@ -142,7 +144,9 @@ class EngineConfig:
     """What to load and how to run it. None leaves the choice to the engine.
 
     `context`: tokens of prompt and answer together. `rope_scaling`: replaces the model's own.
-    `decode_weights`: "auto" takes the fastest packed format whose logit error stays small.
+    `decode_weights`: "auto" takes the fastest packed format whose logit error stays small. `sparsity`: how sparse the
+    modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
+    be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded.
     """
 
     model: Path
@@ -154,14 +158,19 @@ class EngineConfig:
     kv_capacity_tokens: int | None = None
     device: str = "cpu"
     threads: int | None = None
+    sparsity: Sparsity = field(default_factory=Sparsity)
+    scorers: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         _need(isinstance(self.model, Path), "model", self.model, "a pathlib.Path")
-        for field in ("context", "prefill_chunk", "kv_capacity_tokens", "threads"):
-            value = getattr(self, field)
-            _need(value is None or _positive(value), field, value, "a positive whole number or None")
-        for field, choices in (("kv_format", get_args(KvFormat)), ("decode_weights", get_args(DecodeWeights))):
-            _need(getattr(self, field) in choices, field, getattr(self, field), "one of " + ", ".join(choices))
+        for name in ("context", "prefill_chunk", "kv_capacity_tokens", "threads"):
+            value = getattr(self, name)
+            _need(value is None or _positive(value), name, value, "a positive whole number or None")
+        for name, choices in (("kv_format", get_args(KvFormat)), ("decode_weights", get_args(DecodeWeights))):
+            _need(getattr(self, name) in choices, name, getattr(self, name), "one of " + ", ".join(choices))
+        _need(isinstance(self.sparsity, Sparsity), "sparsity", self.sparsity, "a Sparsity")
+        for score in self.scorers:
+            resolve_scorer(score)
         _need(isinstance(self.device, str) and bool(self.device), "device", self.device, "a torch device name")
 
 

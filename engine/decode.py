@@ -4,22 +4,27 @@ from collections.abc import Callable
 
 import torch
 
-from engine.attention import DecodeAttention
+from engine.attention import AttentionPlan, DecodeAttention
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
 
 
 @torch.inference_mode()
 def decode_token(
-    decoder: Decoder, cache: KvCache, sequence: Sequence, token: int, poll: Callable[[], None]
-) -> tuple[torch.Tensor, int]:
-    """Append `token` to a prepared sequence -> logits float32 [vocab], KV pages read over layers and KV heads.
+    decoder: Decoder,
+    cache: KvCache,
+    sequence: Sequence,
+    token: int,
+    poll: Callable[[], None],
+    plan: AttentionPlan | None = None,
+) -> torch.Tensor:
+    """Append `token` to a prepared sequence -> logits float32 [vocab]. `plan`: how it attends; None: to everything.
 
     `poll` may raise to give up; the sequence is then as before.
     """
-    attention = DecodeAttention(cache, sequence)
+    attention = DecodeAttention(cache, sequence, plan or AttentionPlan())
     ids = torch.tensor([token], device=cache.device)
     hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
     logits = decoder.logits(hidden)[0]
     cache.commit(sequence, [token], by_decode=True)
-    return logits, attention.pages_read
+    return logits

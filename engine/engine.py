@@ -11,24 +11,27 @@ import time
 from array import array
 from collections.abc import Callable, Container, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 
 import torch
 
+from engine.attention import AttentionPlan
 from engine.cache import PAGE, KvCache, Sequence
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, Sampling
 from engine.conversations import Conversations
 from engine.errors import DoesNotFitError, EngineError
-from engine.events import Event
+from engine.events import Event, Score
 from engine.kv_memory import bytes_per_token
 from engine.load import LoadedModel, load_model
+from engine.patterns import AttentionPolicy, named_pattern, tail_start
+from engine.patterns.registry import MODES
 from engine.prefix import Blocks
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader, block_pages, export_rows
 from engine.tokenizer import Tokenizer
 from engine.turn import Turn
 
 KERNEL_VERSION = 2  # raise it when the same tokens get other KV
-MODES = ("exact",)
 
 
 class Engine:
@@ -46,7 +49,7 @@ class Engine:
         self.profile = loaded.profile
         self.context = loaded.context
         self.kv_format = config.kv_format
-        self.kv_bytes_per_token = bytes_per_token(self.model, config.kv_format)
+        self.kv_bytes_per_token = bytes_per_token(self.model, config.kv_format, loaded.scorers)
         self.kv_capacity_tokens = loaded.capacity
         self.prefill_chunk = loaded.chunk
         self.parameters = loaded.parameters
@@ -59,6 +62,7 @@ class Engine:
         self.cache: KvCache = loaded.cache
         self.conversations = Conversations(self.cache)
         self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs)
+        self._policies: dict[str, AttentionPolicy] = {}
         self._busy = False
 
     @classmethod
@@ -84,22 +88,58 @@ class Engine:
         checkpoints: SequenceOf[int] = (),
         snapshots: SnapshotReader | None = None,
         mode: str = "exact",
+        reading: str = "exact",
+        question: int | None = None,
     ) -> Iterator[Event]:
         """One turn -> its events (see engine.events), computed as they are asked for.
 
         `ids`: the whole prompt. `conversation`: under which name its KV stays in memory. `cancel`: when set, the turn
         ends within 300 ms. `checkpoints`: token positions at which prefill stops once. `snapshots`: stored prefixes.
-        Raises at once: DoesNotFitError (prompt and answer do not fit; nothing is cut), ValueError.
+        `mode`: how the answer attends, exact, balanced, fast or a pattern's name; `reading`: how the prompt does, which
+        shapes its KV and so belongs to the conversation. `question`: where the question's own tokens begin, which read
+        everything; by default behind the last checkpoint, at most 512 before the end.
+        Raises at once: DoesNotFitError (prompt and answer do not fit; nothing is cut), PatternError, ValueError.
         """
         started = time.perf_counter()
         sampling = sampling or Sampling()
-        self._check(ids, sampling, mode)
+        self._check(ids, sampling)
+        tail = tail_start(len(ids), max(checkpoints, default=0)) if question is None else question
+        plan = AttentionPlan(self.policy(reading), self.policy(mode), tail)
         prompt = array("i", ids)
-        return self._run(Turn(self, prompt, sampling, conversation, cancel, checkpoints, snapshots, started))
+        return self._run(Turn(self, prompt, sampling, conversation, cancel, checkpoints, snapshots, plan, started))
 
-    def _check(self, ids: SequenceOf[int], sampling: Sampling, mode: str) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode: got {mode!r}, need one of {', '.join(MODES)}")
+    def score(
+        self,
+        ids: SequenceOf[int],
+        continuation: SequenceOf[int],
+        *,
+        conversation: str = "",
+        mode: str = "exact",
+        reading: str = "exact",
+        question: int | None = None,
+    ) -> Score:
+        """How likely the model finds `continuation` after the prompt `ids`, one decode step for each of its tokens.
+
+        Arguments, re-use and errors are those of `generate`.
+        """
+        if not continuation:
+            raise ValueError("continuation: got no token, need at least 1")
+        self._check([*ids, *continuation], Sampling(max_tokens=1))
+        tail = tail_start(len(ids)) if question is None else question
+        plan = AttentionPlan(self.policy(reading), self.policy(mode), tail)
+        sampling = Sampling(max_tokens=len(continuation))
+        turn = Turn(self, array("i", ids), sampling, conversation, None, (), None, plan, time.perf_counter())
+        with self._alone(turn):
+            return turn.score(continuation)
+
+    def policy(self, mode: str) -> AttentionPolicy:
+        """The attention policy of a mode or named pattern. PatternError if there is none of this name."""
+        named = None if mode in MODES else named_pattern(mode)
+        if mode not in self._policies or self._policies[mode].named is not named:
+            self._policies[mode] = AttentionPolicy(mode, self.config.sparsity, self.model.layers)
+        return self._policies[mode]
+
+    def _check(self, ids: SequenceOf[int], sampling: Sampling) -> None:
         if not ids:
             raise ValueError("ids: got no token, need at least 1")
         if min(ids) < 0 or max(ids) >= self.model.vocab_size:
@@ -116,11 +156,16 @@ class Engine:
             )
 
     def _run(self, turn: Turn) -> Iterator[Event]:
+        with self._alone(turn):
+            yield from turn.run()
+
+    @contextmanager
+    def _alone(self, turn: Turn) -> Iterator[None]:
         if self._busy:
             raise EngineError("The engine is already generating.", "Wait for the answer, or stop it.")
         self._busy = True
         try:
-            yield from turn.run()
+            yield
         finally:
             turn.finish()
             self._busy = False
@@ -186,5 +231,6 @@ def _fingerprint(config: EngineConfig, loaded: LoadedModel) -> str:
         "dtype": str(loaded.decoder.embed.dtype),
         "device": torch.device(loaded.profile.device).type,
         "kernels": KERNEL_VERSION,
+        "scorers": sorted(scorer.key for scorer in loaded.scorers),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -48,7 +48,9 @@ class GenerationStats:
     """Counts of one call, all counted as they happened. Times in seconds and milliseconds, None if there was no token.
 
     prompt_tokens = reused_tokens + computed_tokens, unless cancelled. restored_tokens: the re-used ones that were read
-    from a snapshot. kv_pages_read_share: KV pages that decode read, of those it could have read.
+    from a snapshot. kv_pages_read_share: KV pages that decode read, of those it could have read, over all layers and KV
+    heads; selected_pages_read_share: the same without the first two layers, which read densely;
+    prompt_pages_read_share: KV pages that the prompt's query blocks read, of those they could have read.
     """
 
     prompt_tokens: int
@@ -60,7 +62,22 @@ class GenerationStats:
     tpot_ms: float | None
     finish_reason: FinishReason
     kv_pages_read_share: float
+    selected_pages_read_share: float
+    prompt_pages_read_share: float
     peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a model finds a given continuation: the sum of -ln p over its `tokens`, and how many of them it would
+    have chosen itself. The shares are those of `GenerationStats`."""
+
+    nll_sum: float
+    tokens: int
+    greedy_matches: int
+    kv_pages_read_share: float
+    selected_pages_read_share: float
+    prompt_pages_read_share: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ exact pool read as one tensor without a copy. Memory of the whole capacity is re
 are used.
 """
 
-from collections.abc import Callable, Mapping
+import math
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 import torch
 
 from engine.config import ModelConfig
+from engine.patterns import MeanStd, Scorer, summary_layout
 from kernels.append_kv import append_kv
 from kernels.decode_attention import PAGE, PagedKv
 from kernels.kv_codec import (
@@ -22,15 +23,12 @@ from kernels.kv_codec import (
     hadamard,
     layer_format,
     pack_pages,
-    summarize,
     unpack_page_keys,
     unpack_page_values,
 )
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-# keys [..., pages, 64, d] -> any number of tensors [..., pages, ...]
-Summarizer = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-SUMMARIZERS: Mapping[str, Summarizer] = {"mean_std": summarize}
+SCORERS: tuple[Scorer, ...] = (MeanStd(),)
 
 
 class Store(NamedTuple):
@@ -46,24 +44,29 @@ def kv_formats() -> tuple[str, ...]:
     return (*EXACT_DTYPES, *FORMATS)
 
 
-def bytes_per_token(model: ModelConfig, kv_format: str, summarizers: Mapping[str, Summarizer] = SUMMARIZERS) -> int:
+def bytes_per_token(model: ModelConfig, kv_format: str, scorers: SequenceOf[Scorer] = SCORERS) -> int:
     """KV bytes that one token of a long sequence takes, with scales and summaries."""
     d = model.head_dim
     if kv_format in EXACT_DTYPES:
         pages = model.layers * 2 * PAGE * d * EXACT_DTYPES[kv_format].itemsize
     else:
         pages = sum(bytes_per_page(layer_format(kv_format, i, model.layers), d) for i in range(model.layers))
-    page = torch.zeros(1, PAGE, d)
-    summaries = sum(part.nbytes for make in summarizers.values() for part in make(page))
+    layouts = [part for layout in _layouts(scorers, d).values() for part in layout]
+    summaries = sum(dtype.itemsize * math.prod(shape) for shape, dtype in layouts)
     return -(-model.kv_heads * (pages + model.layers * summaries) // PAGE)
+
+
+def _layouts(scorers: SequenceOf[Scorer], d: int) -> dict[str, list[tuple[tuple[int, ...], torch.dtype]]]:
+    """By the name of a summary, the (shape of one page, dtype) of its tensors."""
+    return {scorer.summary: summary_layout(scorer, d) for scorer in scorers}
 
 
 class KvMemory:
     """`pages` of the format; for packed formats `pages` packed ones and `exact_pages` that are not packed (yet).
 
     `keys` and `values`: the exact pool, [layers, kv_heads, slots, d]. `packed`: for each layer its packed pool. Where
-    there is one, values are rotated, in exact pages too. `summaries`: by name, [layers, kv_heads, pages, ...] tensors
-    for the pages of the packed pool, or of the exact one if there is no other.
+    there is one, values are rotated, in exact pages too. `summaries`: by the name that a scorer gives them, tensors
+    [layers, kv_heads, exact pages + packed pages, ...], made from the exact keys when a page is complete.
     """
 
     def __init__(
@@ -73,24 +76,23 @@ class KvMemory:
         pages: int,
         exact_pages: int,
         device: torch.device,
-        summarizers: Mapping[str, Summarizer],
+        scorers: SequenceOf[Scorer],
     ) -> None:
         layers, heads, d = model.layers, model.kv_heads, model.head_dim
         self.device, self.packs = device, kv_format not in EXACT_DTYPES
         self.dtype = EXACT_DTYPES.get(kv_format, torch.bfloat16)
-        exact = exact_pages if self.packs else pages
-        self.keys = torch.empty(layers, heads, exact * PAGE, d, dtype=self.dtype, device=device)
+        self.exact_pages = exact_pages if self.packs else pages
+        self.keys = torch.empty(layers, heads, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.formats = [layer_format(kv_format, layer, layers) for layer in range(layers)] if self.packs else []
         self.packed = [empty_pages(fmt, (heads, pages), d, device) for fmt in self.formats]
-        self.summarizers = summarizers
-        page = torch.zeros(1, PAGE, d)
+        self._scorers = {scorer.summary: scorer for scorer in scorers}
+        total = self.exact_pages + (pages if self.packs else 0)
         self.summaries = {
             name: tuple(
-                torch.empty(layers, heads, pages, *part.shape[1:], dtype=part.dtype, device=device)
-                for part in make(page)
+                torch.zeros(layers, heads, total, *shape, dtype=dtype, device=device) for shape, dtype in layout
             )
-            for name, make in summarizers.items()
+            for name, layout in _layouts(scorers, d).items()
         }
         self.layers = [
             PagedKv(self.keys[i], self.values[i], self.packed[i], self.formats[i])
@@ -110,24 +112,33 @@ class KvMemory:
             pool[:, :, b : b + tokens] = pool[:, :, a : a + tokens]
 
     def pack(self, old: SequenceOf[int], new: SequenceOf[int]) -> None:
-        """Exact pages `old`, all complete, into packed pages `new`; their summaries come from the exact keys."""
+        """Exact pages `old`, all complete, into packed pages `new`; their summaries go with them."""
         source, target = torch.tensor(old, device=self.device), torch.tensor(new, device=self.device)
         for layer, (pool, fmt) in enumerate(zip(self.packed, self.formats)):
             keys, values = (x[layer].unflatten(1, (-1, PAGE))[:, source] for x in (self.keys, self.values))
             for stored, part in zip(pool, pack_pages(keys, values, fmt)):
                 stored[:, target] = part
-            self._summarize(layer, keys, target)
+        for tensors in self.summaries.values():
+            for stored in tensors:
+                stored[:, :, self.exact_pages + target] = stored[:, :, source]
 
     def summarize(self, pages: SequenceOf[int]) -> None:
-        """Summaries of complete pages of the exact pool, for formats without a packed one."""
+        """Make the summaries of exact pages that have become complete."""
         target = torch.tensor(pages, device=self.device)
         for layer in range(len(self.layers)):
-            self._summarize(layer, self.keys[layer].unflatten(1, (-1, PAGE))[:, target], target)
+            keys = self.keys[layer].unflatten(1, (-1, PAGE))[:, target]
+            for name, scorer in self._scorers.items():
+                made = scorer.summarize(keys)
+                for stored, part in zip(self.summaries[name], made if isinstance(made, tuple) else (made,)):
+                    stored[layer][:, target] = part
 
-    def _summarize(self, layer: int, keys: torch.Tensor, target: torch.Tensor) -> None:
-        for name, make in self.summarizers.items():
-            for stored, part in zip(self.summaries[name], make(keys)):
-                stored[layer][:, target] = part
+    def summary_rows(self, table: torch.Tensor) -> torch.Tensor:
+        """Where the summaries of the pages at places `table` lie."""
+        return torch.where(table >= 0, table, self.exact_pages + ~table)
+
+    def read_summaries(self, layer: int, name: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Summaries `name` of the pages at `rows`, [kv_heads, pages, ...] each."""
+        return tuple(stored[layer].index_select(1, rows) for stored in self.summaries[name])
 
     def read(
         self, layer: int, runs: SequenceOf[tuple[bool, int, int]], keys: torch.Tensor, values: torch.Tensor
@@ -151,5 +162,8 @@ class KvMemory:
         stores = [Store(pool.flatten(0, 1), 1, False) for pool in (self.keys, self.values)]
         stores += [Store(part, PAGE, True) for pool in self.packed for part in pool]
         for name in sorted(self.summaries):
-            stores += [Store(part.flatten(0, 1), PAGE, self.packs) for part in self.summaries[name]]
+            for part in self.summaries[name]:
+                stores.append(Store(part[:, :, : self.exact_pages].flatten(0, 1), PAGE, False))
+                if self.packs:
+                    stores.append(Store(part[:, :, self.exact_pages :].flatten(0, 1), PAGE, True))
         return stores

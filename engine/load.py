@@ -14,6 +14,7 @@ from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
 from engine.linear import four_bit_share, load_decoder, pack_layers
 from engine.model import Decoder
+from engine.patterns import Scorer, named_pattern, pattern_names, resolve_scorer
 from engine.prefill import prefill_chunk
 from engine.profiles import (
     SPARE_PAGES,
@@ -55,6 +56,7 @@ class LoadedModel:
     decode_logit_error: float
     device_name: str
     source_fingerprint: str
+    scorers: tuple[Scorer, ...]
 
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
@@ -77,16 +79,25 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     if torch.device(profile.device).type == "cpu":
         progress("kernels", 0.0)
         compile_kernels(decoder, config.kv_format)
-    capacity = capacity_tokens(config, model, context, profile.device)
+    scorers = kept_scorers(config)
+    capacity = capacity_tokens(config, model, context, profile.device, scorers)
     pages = -(-capacity // PAGE) + SPARE_PAGES
     chunk = config.prefill_chunk or prefill_chunk_tokens(model)
-    cache = KvCache(model, config.kv_format, pages, exact_pages(pages, chunk), profile.device)
+    cache = KvCache(model, config.kv_format, pages, exact_pages(pages, chunk), profile.device, scorers)
     device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
     progress("ready", 1.0)
     return LoadedModel(
         decoder, cache, tokenizer, template, profile, context, capacity, chunk, parameters, weights, reason, error,
-        device_name, fingerprint,
+        device_name, fingerprint, scorers,
     )  # fmt: skip
+
+
+def kept_scorers(config: EngineConfig) -> tuple[Scorer, ...]:
+    """The scorers whose summaries the KV cache keeps: those of modes, of named patterns, and what was asked for."""
+    named = [scorer for name in pattern_names() for scorer in named_pattern(name).scorers()]
+    asked = [resolve_scorer(score) for score in config.scorers]
+    by_summary = {scorer.summary: scorer for scorer in (config.sparsity.scorer, *named, *asked)}
+    return tuple(by_summary.values())
 
 
 def _choose_decode_weights(
@@ -133,7 +144,7 @@ def logit_error(packed: Decoder, dense: Decoder, kv_format: str, tokens: int = 1
         cache, sequence = KvCache(dense.config, kv_format, -(-tokens // PAGE), -(-tokens // PAGE)), Sequence()
         cache.prepare(sequence, tokens)
         prefill_chunk(decoder, cache, sequence, ids[:-1], lambda: None)
-        logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None)[0])
+        logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None))
     return float((logits[1] - logits[0]).norm() / logits[0].norm())
 
 

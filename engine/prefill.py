@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from engine.attention import PrefillAttention
+from engine.attention import AttentionPlan, PrefillAttention
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
 
@@ -26,14 +26,17 @@ def prefill_chunk(
     sequence: Sequence,
     ids: SequenceOf[int],
     poll: Callable[[], None],
+    plan: AttentionPlan | None = None,
     kv_only: bool = True,
 ) -> torch.Tensor:
     """Append `ids` to a prepared sequence -> hidden states float32 [t, hidden], of use only without `kv_only`.
 
+    `plan`: how they attend; None: to everything.
+
     `poll` may raise to give up; the sequence is then as before.
     """
     dtype = torch.float32 if cache.device.type == "cpu" else decoder.embed.dtype
-    attention = PrefillAttention(cache, sequence, len(ids), dtype, poll)
+    attention = PrefillAttention(cache, sequence, len(ids), dtype, poll, plan or AttentionPlan())
     tokens = torch.tensor(ids, device=cache.device)
     hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attention, poll, kv_only)
     cache.commit(sequence, ids, by_decode=False)

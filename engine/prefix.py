@@ -6,6 +6,7 @@ old pages are packed, far enough before the branch point that the 128 tokens bef
 """
 
 import logging
+import math
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import numpy as np
 
 from engine.cache import EXACT_RECENT, PAGE, KvCache, Sequence
 from engine.errors import EngineError
-from engine.snapshot import SnapshotReader, block_key, decode_into
+from engine.patterns import AttentionPolicy
+from engine.snapshot import SnapshotReader, block_key, decode_into, reading_of, reading_tag
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +49,18 @@ class Blocks:
         return max(0, blocks) * self.tokens
 
 
-def find_in_memory(states: Iterable[Sequence], prompt: array, blocks: Blocks) -> tuple[Sequence | None, int]:
+def read_alike(state: Sequence, policy: AttentionPolicy) -> float:
+    """How many leading tokens of `state` are as `policy` would have read them."""
+    return math.inf if state.reading == policy.key else min(state.dense_until, policy.dense_until)
+
+
+def find_in_memory(
+    states: Iterable[Sequence], prompt: array, blocks: Blocks, policy: AttentionPolicy
+) -> tuple[Sequence | None, int]:
     """(state, tokens): the state that saves most, the first of equals; (None, 0) if none saves anything."""
     best, most = None, 0
     for state in states:
-        common = common_prefix(state.ids, prompt)
+        common = int(min(common_prefix(state.ids, prompt), read_alike(state, policy)))
         length = common if common == state.length else blocks.boundary(common)
         if blocks.packs and length < state.length and length > state.packed * PAGE:
             length = state.packed // blocks.pages * blocks.tokens
@@ -69,29 +78,40 @@ class StoredPrefix:
     tokens: int
 
 
-def find_in_snapshots(reader: SnapshotReader, root: str, prompt: array, blocks: Blocks) -> StoredPrefix:
-    """The longest stored prefix of `prompt`."""
-    chain = _known_chain(reader, root, prompt, blocks.tokens)
+def find_in_snapshots(
+    reader: SnapshotReader, root: str, prompt: array, blocks: Blocks, policy: AttentionPolicy
+) -> StoredPrefix:
+    """The longest stored prefix of `prompt` that was read by `policy`."""
+    chain = _known_chain(reader, root, prompt, blocks.tokens, policy)
     positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, (key, _) in enumerate(chain)}
     best = blocks.boundary(len(chain) * blocks.tokens)
     found = StoredPrefix(tuple(chain[: best // blocks.tokens]), None, best)
     for key, parent, ids in reader.checkpoints(list(positions)):
         first = positions[parent]
         end = first + len(ids)
-        if end > found.tokens and end <= len(prompt) and prompt[first:end].tolist() == list(ids):
+        alike = key.startswith(reading_tag(reading_of(policy.key, policy.dense_until, end)))
+        if alike and end > found.tokens and end <= len(prompt) and prompt[first:end].tolist() == list(ids):
             found = StoredPrefix(tuple(chain[: first // blocks.tokens]), key, end)
     return found
 
 
-def _known_chain(reader: SnapshotReader, root: str, prompt: array, size: int) -> list[tuple[str, bool]]:
+def _known_chain(
+    reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy
+) -> list[tuple[str, bool]]:
     """Stored blocks from the start of the prompt: prefill-made ones as far as they go, then decode-made, in turn."""
     chain: list[tuple[str, bool]] = []
     total = len(prompt) // size
+
+    def key_of(parent: str, index: int, by_decode: bool) -> str:
+        end = (index + 1) * size
+        reading = reading_of(policy.key, policy.dense_until, end)
+        return block_key(parent, prompt[index * size : end], by_decode, reading)
+
     while len(chain) < total:
         parent = chain[-1][0] if chain else root
         candidates: list[str] = []
         for index in range(len(chain), total):
-            parent = block_key(parent, prompt[index * size : (index + 1) * size], False)
+            parent = key_of(parent, index, False)
             candidates.append(parent)
         known = reader.known_blocks(candidates)
         chain += [(key, False) for key in candidates[:known]]
@@ -99,7 +119,7 @@ def _known_chain(reader: SnapshotReader, root: str, prompt: array, size: int) ->
             break
         parent = chain[-1][0] if chain else root
         index = len(chain)
-        key = block_key(parent, prompt[index * size : (index + 1) * size], True)
+        key = key_of(parent, index, True)
         if reader.known_blocks([key]) == 0:
             break
         chain.append((key, True))

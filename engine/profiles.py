@@ -6,6 +6,7 @@ So far there is one profile, `cpu`. A CUDA device can be named explicitly and ru
 import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,8 @@ import torch
 import kernels
 from engine.cache import PAGE
 from engine.config import EngineConfig, ModelConfig
-from engine.kv_memory import EXACT_DTYPES, bytes_per_token
+from engine.kv_memory import EXACT_DTYPES, SCORERS, bytes_per_token
+from engine.patterns import Scorer
 from kernels import cpu_jit
 
 _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
@@ -88,13 +90,15 @@ def exact_pages(pages: int, chunk: int) -> int:
     return chunk // PAGE + 2 * SPARE_PAGES + pages // _EXACT_SHARE
 
 
-def capacity_tokens(config: EngineConfig, model: ModelConfig, context: int, device: str) -> int:
+def capacity_tokens(
+    config: EngineConfig, model: ModelConfig, context: int, device: str, scorers: Sequence[Scorer] = SCORERS
+) -> int:
     """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
-    budget, token = int(free_memory(device) * _MEMORY_SHARE), bytes_per_token(model, config.kv_format)
+    budget, token = int(free_memory(device) * _MEMORY_SHARE), bytes_per_token(model, config.kv_format, scorers)
     if config.kv_format not in EXACT_DTYPES:
-        exact, chunk = bytes_per_token(model, "bf16"), config.prefill_chunk or prefill_chunk_tokens(model)
+        exact, chunk = bytes_per_token(model, "bf16", scorers), config.prefill_chunk or prefill_chunk_tokens(model)
         budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
         token += -(-exact // _EXACT_SHARE)
     return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget // token))

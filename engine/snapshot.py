@@ -42,7 +42,10 @@ class SnapshotBlock:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCheckpoint:
-    """Everything from the end of block `parent` (or the root) to the end of the prefix."""
+    """Everything from the end of block `parent` (or the root) to the end of the prefix.
+
+    Its key begins with `reading_tag` of the policy that it was read by.
+    """
 
     key: str
     parent: str
@@ -76,13 +79,24 @@ def block_pages(bytes_per_token: int) -> int:
     return max(1, BLOCK_BYTES // (PAGE * bytes_per_token))
 
 
-def block_key(parent: str, ids: SequenceOf[int], by_decode: bool) -> str:
-    """The key of a block: `by_decode` if decode made the KV of any of its tokens."""
-    return _key(parent, b"d" if by_decode else b"p", ids)
+def block_key(parent: str, ids: SequenceOf[int], by_decode: bool, reading: str = "dense") -> str:
+    """The key of a block: `by_decode` if decode made the KV of any of its tokens; `reading`: as `reading_of` says."""
+    return _key(parent, b"d" if by_decode else b"p", ids, reading)
 
 
-def _key(parent: str, kind: bytes, ids: SequenceOf[int]) -> str:
-    return hashlib.sha256(parent.encode() + kind + array("i", ids).tobytes()).hexdigest()
+def reading_of(reading: str, dense_until: float, end: int) -> str:
+    """The policy that tokens up to `end` were read by, as far as it matters: all policies begin densely."""
+    return "dense" if end <= dense_until else reading
+
+
+def reading_tag(reading: str) -> str:
+    """16 digits for a reading policy."""
+    return hashlib.sha256(reading.encode()).hexdigest()[:16]
+
+
+def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str) -> str:
+    policy = b"" if reading == "dense" else hashlib.sha256(reading.encode()).digest()
+    return hashlib.sha256(parent.encode() + kind + policy + array("i", ids).tobytes()).hexdigest()
 
 
 def export_rows(
@@ -94,14 +108,16 @@ def export_rows(
     parent = root
     for first in range(0, final // pages_per_block * size, size):
         ids = sequence.ids[first : first + size]
-        key = block_key(parent, ids, any(sequence.by_decode[first : first + size]))
+        reading = reading_of(sequence.reading, sequence.dense_until, first + size)
+        key = block_key(parent, ids, any(sequence.by_decode[first : first + size]), reading)
         if key not in known:
             payload = encode(cache, sequence, first, first + size)
             yield SnapshotBlock(key, parent, first, tuple(ids), payload)
         parent = key
     first = final // pages_per_block * size
     ids = sequence.ids[first:]
-    key = _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids)
+    reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
+    key = reading_tag(reading) + _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids, reading)[16:]
     if key not in known:
         yield SnapshotCheckpoint(key, parent, first, tuple(ids), encode(cache, sequence, first, sequence.length))
 
@@ -115,6 +131,7 @@ def _shape(cache: KvCache) -> dict[str, object]:
         "kv_heads": model.kv_heads,
         "head_dim": model.head_dim,
         "page": PAGE,
+        "summaries": sorted(cache.memory.summaries),
     }
 
 
@@ -134,6 +151,7 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
         "ids": sequence.ids[first:end].tolist(),
         "by_decode": sequence.by_decode[first:end].hex(),
         "packed": [page < 0 for page in sequence.table[first // PAGE : -(-end // PAGE)]],
+        "reading": reading_of(sequence.reading, sequence.dense_until, end),
         "crc32": zlib.crc32(data),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -147,7 +165,9 @@ def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payloa
     before.
     """
     header, data = _parse(payload)
-    for name, value in (_shape(cache) | {"first": sequence.length, "ids": list(ids)}).items():
+    reading = reading_of(sequence.reading, sequence.dense_until, sequence.length + len(ids))
+    expected = _shape(cache) | {"first": sequence.length, "ids": list(ids), "reading": reading}
+    for name, value in expected.items():
         if header.get(name) != value:
             raise SnapshotMismatchError(
                 f"A stored KV prefix does not fit: its {name} is another.", "It is computed anew."

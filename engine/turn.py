@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.attention import AttentionPlan
 from engine.cache import EXACT_RECENT, PAGE, Sequence
 from engine.config import Sampling
 from engine.decode import decode_token
 from engine.errors import DoesNotFitError
-from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Token
+from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
 from engine.prefill import chunk_ends, prefill_chunk
-from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, restore
+from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, read_alike, restore
 from engine.profiles import peak_memory_bytes
 from engine.sampling import Sampler, StopFilter
 from engine.snapshot import SnapshotReader
@@ -45,18 +46,18 @@ class Turn:
         cancel: threading.Event | None,
         checkpoints: SequenceOf[int],
         snapshots: SnapshotReader | None,
+        plan: AttentionPlan,
         started: float,
     ) -> None:
         self.engine, self.prompt, self.sampling = engine, prompt, sampling
         self.conversation = engine.conversations.use(conversation)
         self.cancel = cancel or threading.Event()
         self.checkpoints = sorted({at for at in checkpoints if 0 < at < len(prompt)})
-        self.snapshots = snapshots
+        self.snapshots, self.plan = snapshots, plan
         self.started = started
         self.reused = self.restored = self.computed = self.answered = 0
         self.ttft: float | None = None
         self.step_seconds: list[float] = []
-        self.pages_read = self.pages_held = 0
 
     @property
     def live(self) -> Sequence:
@@ -87,12 +88,12 @@ class Turn:
 
     def _reuse(self) -> None:
         """Make the live sequence the longest known prefix of the prompt, and take pages for the rest."""
-        engine, cache = self.engine, self.engine.cache
+        engine, cache, policy = self.engine, self.engine.cache, self.plan.reading
         wanted = self.prompt[:-1]  # the last prompt token always goes through decode: its logits are needed
-        state, length = find_in_memory(engine.conversations.states(self.conversation), wanted, engine.blocks)
-        stored = (
-            find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks) if self.snapshots else None
-        )
+        state, length = find_in_memory(engine.conversations.states(self.conversation), wanted, engine.blocks, policy)
+        stored = None
+        if self.snapshots:
+            stored = find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks, policy)
         if stored is not None and stored.tokens > length:
             by_decode = [made for _, made in stored.blocks]
             state, length = self._shared_blocks(state, by_decode)
@@ -111,7 +112,8 @@ class Turn:
         if state is None:
             return None, 0
         size = self.engine.blocks.tokens
-        common = min(common_prefix(state.ids, self.prompt), len(by_decode) * size)
+        alike = read_alike(state, self.plan.reading)
+        common = int(min(common_prefix(state.ids, self.prompt), len(by_decode) * size, alike))
         if self.engine.cache.packs:
             common = min(common, state.packed * PAGE)
         blocks = 0
@@ -123,6 +125,11 @@ class Turn:
         return (state, blocks * size) if blocks else (None, 0)
 
     def _become(self, state: Sequence | None, length: int) -> None:
+        self._fork(state, length)
+        # What was kept was read as this turn's policy would have (`read_alike`); what follows is read by it.
+        self.live.reading, self.live.dense_until = self.plan.reading.key, self.plan.reading.dense_until
+
+    def _fork(self, state: Sequence | None, length: int) -> None:
         cache, live = self.engine.cache, self.live
         if state is live and length == live.length:
             return
@@ -181,7 +188,7 @@ class Turn:
         for end in chunk_ends(live.length, total - 1, engine.prefill_chunk, self.checkpoints):
             self._take(end)
             first = live.length
-            prefill_chunk(engine.decoder, engine.cache, live, self.prompt[first:end], self._poll)
+            prefill_chunk(engine.decoder, engine.cache, live, self.prompt[first:end], self._poll, self.plan)
             self.computed += end - first
             yield self._prefilled()
             asked = end in self.checkpoints
@@ -237,6 +244,26 @@ class Turn:
             if held:
                 yield Token(token, text)
 
+    # Scoring
+
+    def score(self, continuation: SequenceOf[int]) -> Score:
+        """Read the prompt, then put `continuation` in place of an answer. `finish` must follow."""
+        self._reuse()
+        for _ in self._prefill():
+            pass
+        if self.live.length:
+            self._keep(self.live.length, pin=False)
+        nll, matches, logits = 0.0, 0, self._step(self.prompt[-1])
+        for number, token in enumerate(continuation, 1):
+            nll += float(torch.logsumexp(logits, 0) - logits[token])
+            matches += int(logits.argmax()) == token
+            if number < len(continuation):
+                logits = self._step(token)
+        counts = self.plan.counts
+        return Score(
+            nll, len(continuation), matches, counts.answering.share, counts.selecting.share, counts.reading.share
+        )
+
     def _reason(self, stopped: bool) -> FinishReason | None:
         if stopped:
             return "stop"
@@ -253,9 +280,7 @@ class Turn:
     def _step(self, token: int) -> torch.Tensor:
         started = time.perf_counter()
         self._take(self.live.length + 1)
-        logits, pages = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll)
-        self.pages_read += pages
-        self.pages_held += -(-self.live.length // PAGE) * self.engine.model.layers * self.engine.model.kv_heads
+        logits = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll, self.plan)
         self.step_seconds.append(time.perf_counter() - started)
         return logits
 
@@ -276,6 +301,8 @@ class Turn:
             ttft_s=self.ttft,
             tpot_ms=1000 * sum(later) / len(later) if later else None,
             finish_reason=reason,
-            kv_pages_read_share=self.pages_read / self.pages_held if self.pages_held else 1.0,
+            kv_pages_read_share=self.plan.counts.answering.share,
+            selected_pages_read_share=self.plan.counts.selecting.share,
+            prompt_pages_read_share=self.plan.counts.reading.share,
             peak_memory_bytes=peak_memory_bytes(),
         )

@@ -26,6 +26,8 @@ def min_max_scores(q: torch.Tensor, minimum: torch.Tensor, maximum: torch.Tensor
 
 
 def _largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1: torch.Tensor) -> torch.Tensor:
+    if summary0.shape[1] == 0:  # nothing is complete yet
+        return q0.new_empty(*q0.shape[:2], 0)
     if q0.shape[2] <= _FEW_ROWS and q0.device.type == "cpu" and summary0.dtype == torch.float16 and cpu_jit.available():
         from kernels.page_scores import cpu
 

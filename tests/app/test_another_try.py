@@ -51,7 +51,7 @@ class Script:
         if self.stop:
             cancel.wait(20)
         reason = "cancelled" if self.stop else "stop"
-        yield Done(GenerationStats(len(ids), 0, 0, len(ids), 1, 0.1, 1.0, reason, 1.0, 0))
+        yield Done(GenerationStats(len(ids), 0, 0, len(ids), 1, 0.1, 1.0, reason, 1.0, 1.0, 1.0, 0))
 
     def live_tokens(self, _: str) -> int:
         return 0

@@ -157,8 +157,12 @@ def test_old_pages_are_packed_and_the_sink_and_recent_ones_stay_exact(kv_format)
     torch.testing.assert_close(values[64:384], expected, rtol=1e-4, atol=1e-4)
     assert cache.exact.free == 20 - 3
     places = [~page for page in sequence.table[1:6]]
-    for stored, part in zip(cache.memory.summaries["mean_std"], summarize(old_k)):
-        assert torch.equal(stored[1][:, places], part)
+    for stored, part in zip(cache.memory.summaries["mean_std/16"], summarize(old_k)):
+        assert torch.equal(stored[1][:, [20 + place for place in places]], part)
+    rows = cache.memory.summary_rows(cache.table(sequence, sequence.length // PAGE * PAGE))
+    exact_keys = k.bfloat16().transpose(0, 1)[:, : sequence.length // PAGE * PAGE].unflatten(1, (-1, PAGE))
+    for got, part in zip(cache.memory.read_summaries(1, "mean_std/16", rows), summarize(exact_keys)):
+        assert torch.equal(got, part)
 
 
 @pytest.mark.parametrize("kv_format", ["f32", "bf16"])
@@ -168,7 +172,7 @@ def test_complete_pages_are_summarized(kv_format):
         [fill(cache, sequence, tokens, seed)[0][1] for seed, tokens in ((0, 70), (70, 57), (127, 1), (128, 64))]
     )
     pages = k.to(cache.dtype)[:192].transpose(0, 1).unflatten(1, (-1, 64))
-    for stored, part in zip(cache.memory.summaries["mean_std"], summarize(pages)):
+    for stored, part in zip(cache.memory.summaries["mean_std/16"], summarize(pages)):
         assert torch.equal(stored[1][:, sequence.table[:3]], part)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from engine import DoesNotFitError, Done, EngineError, Prefilled, Reused, Sampling, Token
 from engine.decode import decode_token
+from engine.patterns import PatternError
 from engine.prefill import chunk_ends
 from tests.engine.tools import random_ids, tiny_engine, turn
 
@@ -140,7 +141,7 @@ def test_impossible_ids_are_refused(tmp_path, ids, message):
     engine = tiny_engine(tmp_path)
     with pytest.raises(ValueError, match=message):
         engine.generate(ids)
-    with pytest.raises(ValueError, match="mode"):
+    with pytest.raises(PatternError, match="turbo"):
         engine.generate([5], mode="turbo")
 
 

@@ -13,7 +13,7 @@ from engine.prefix import find_in_snapshots, restore
 from engine.snapshot import block_pages
 from tests.engine.tools import Store, random_ids, tiny_engine, turn
 
-FORMATS = ["f32", "bf16", "k8v4"]
+FORMATS = ["f32", "bf16", "fp8", "k8v4", "k3v3", "k2v2"]
 DOCUMENT = 1000
 
 
@@ -60,7 +60,7 @@ def test_a_branch_inside_the_document_agrees_too(engines):
     stayed = turn(engines[0], prompt, conversation="b", tokens=30)
     restored = turn(engines[1], prompt, conversation="b", snapshots=store, tokens=30)
     # 700 tokens hold five blocks of 128; where old pages are packed, 128 tokens before the branch are computed exactly.
-    assert restored.stats.restored_tokens == (512 if engines[0].kv_format == "k8v4" else 640)
+    assert restored.stats.restored_tokens == (512 if engines[0].cache.packs else 640)
     assert stayed.stats.reused_tokens == restored.stats.restored_tokens
     assert restored.ids == stayed.ids
 
@@ -209,7 +209,7 @@ def test_without_exact_pages_a_snapshot_is_computed_anew(tmp_path, caplog):
     cache.exact.take(cache.exact.free - 3)
     cache.prepare(sequence, 1, len(prompt))
     before = list(sequence.table), list(sequence.reserve)
-    stored = find_in_snapshots(store, engine.fingerprint, prompt, engine.blocks)
+    stored = find_in_snapshots(store, engine.fingerprint, prompt, engine.blocks, engine.policy("exact"))
     assert stored.tokens == len(ids) - 1
     assert restore(cache, sequence, store, stored, prompt, engine.blocks) == 0
     assert (sequence.length, sequence.table, sequence.reserve) == (0, *before)

@@ -47,7 +47,7 @@ def all_logits(engine: Engine, ids: Sequence[int], chunk: int, decoded: int = 0)
                 engine.decoder.logits(prefill_chunk(engine.decoder, cache, sequence, part, lambda: None, kv_only=False))
             )
         for token in ids[split:]:
-            rows.append(decode_token(engine.decoder, cache, sequence, token, lambda: None)[0][None])
+            rows.append(decode_token(engine.decoder, cache, sequence, token, lambda: None)[None])
     return torch.cat(rows)
 
 
