@@ -79,7 +79,7 @@ class Decoder:
         x, delta = self.embed[ids].float(), None
         for index, layer in enumerate(layers):
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
-            q, k, v = self._qkv(layer, normed, angles)
+            q, k, v = self.qkv(layer, normed, angles)
             attention.append(index, k, v)
             if kv_only and index == len(layers) - 1:
                 return x
@@ -90,7 +90,7 @@ class Decoder:
             poll()
         return x if delta is None else x + delta
 
-    def _qkv(
+    def qkv(
         self, layer: LayerWeights, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q [t, heads, d], k and v [t, kv_heads, d] from the normed x [t, hidden]; q and k rotated."""
