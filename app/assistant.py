@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from app.citations import Citation
     from app.pages import Ranges
     from app.wiring import App
-    from engine import GenerationStats, Sampling
+    from engine import Engine, GenerationStats, Sampling
     from storage import Message
 
 STORE_EVERY_S = 0.7
@@ -144,10 +144,22 @@ class _Turn:
             plan = self._plan(face, writer, engine.largest_prompt)
         if not job.enter_engine():
             return
-        job.update(
-            phase="reading", read_done=0, read_total=len(plan.ids), warnings=(*job.state.warnings, *plan.warnings)
-        )
+        warnings = (*job.state.warnings, *plan.warnings, *self._not_exact(engine, len(plan.ids)))
+        job.update(phase="reading", read_done=0, read_total=len(plan.ids), warnings=warnings)
         self._generate(job, face, writer, plan)
+
+    def _read_by(self) -> str:
+        """The mode that reads this conversation's documents: that of its first turn, whose KV is re-used."""
+        return self.app.library.freeze(self.conversation_id, "read_by", self.app.settings.mode)
+
+    def _not_exact(self, engine: Engine, tokens: int) -> tuple[str, ...]:
+        mode, read_by = self.app.settings.mode, self._read_by()
+        if mode != "exact" or tokens <= engine.policy(read_by).dense_until:
+            return ()
+        return (
+            f"The documents were read in mode {read_by}, so this answer is not exact; "
+            "ask in a new conversation to have them read again.",
+        )
 
     def store(self, state: TurnState) -> None:
         """The answer's row as it stays. Runs exactly once a turn."""
@@ -226,6 +238,7 @@ class _Turn:
             checkpoints=(plan.checkpoint,) if plan.checkpoint else (),
             snapshots=self.app.snapshots,
             mode=self.app.settings.mode,
+            reading=self._read_by(),
         )
         try:
             for event in events:
@@ -341,6 +354,7 @@ class _Turn:
             kv_format=engine.kv_format,
             mode=app.settings.mode,
             reading=self.reading,
+            read_by=self._read_by(),
         )
 
 

@@ -76,7 +76,7 @@ def as_app_error(error: BaseException) -> AppError:
         if isinstance(needed, int) and isinstance(available, int):
             shown: AppError = DoesNotFit(message, hint, needed_tokens=needed, available_tokens=available)
         else:
-            shown = AppError(message, hint)
+            shown = (WrongUse if type(error).__name__ == "PatternError" else AppError)(message, hint)
     elif isinstance(error, MemoryError):
         shown = AppError("The machine ran out of memory.", "Close other programs, or choose fewer pages.")
     else:

@@ -61,6 +61,7 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "model": stats.model,
         "kv_format": stats.kv_format,
         "mode": stats.mode,
+        "read_by": stats.read_by,
         "kv_pages_read_share": stats.kv_pages_read_share,
         "demoted_pages": 0,
         "peak_memory_bytes": stats.peak_memory_bytes,

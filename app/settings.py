@@ -28,11 +28,7 @@ OTHER_VARIABLES = frozenset({"UNABRIDGED_DATA_DIR", "UNABRIDGED_TORCH"})
 """Documented variables that are no settings: app/paths.py and the installer read them."""
 
 # Keys of the design whose feature this version does not have yet.
-LATER_KEYS = {
-    f"sparsity.{name}": "sparse attention is not in this version"
-    for name in ("budget", "ratio", "crossover", "streaming_ratio", "logical_pages", "reuse_interval", "score")
-} | {"memory_reserve": "the engine leaves half of the free memory to others in this version"}
-_LATER_MODE = "sparse attention is not in this version"
+LATER_KEYS = {"memory_reserve": "the engine leaves half of the free memory to others in this version"}
 _LATER_FORMAT = "this KV format is not in this version"
 _LATER_GPU = "GPUs are not used in this version"
 
@@ -76,8 +72,25 @@ def _whole(low: int, high: int, need: str, read: Callable[[str], int] = int, aut
     return parse
 
 
-def _number(low: float, high: float) -> Parse:
-    def parse(given: object) -> float:
+def _pattern_name(given: object) -> str:
+    text = str(given).strip()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", text):
+        raise ValueError("need exact, balanced, fast or the name of an attention pattern")
+    return text
+
+
+def _divisor_of_64(given: object) -> int:
+    need = "1, 2, 4, 8, 16, 32 or 64"
+    value = _whole(1, 64, need)(given)
+    if 64 % value:
+        raise ValueError(f"need {need}")
+    return value
+
+
+def _number(low: float, high: float, auto: bool = False) -> Parse:
+    def parse(given: object) -> float | None:
+        if auto and (given is None or given == "auto"):
+            return None
         try:
             if isinstance(given, bool) or not isinstance(given, int | float | str):
                 raise ValueError
@@ -124,15 +137,57 @@ class Settings:
         _choice(
             "f32",
             "bf16",
+            "fp8",
+            "k8v8",
             "k8v4",
-            later=dict.fromkeys(("fp8", "k4v4", "k3v3", "k3v2", "k2v2", "widest"), _LATER_FORMAT),
+            "k4v4",
+            "k3v3",
+            "k3v2",
+            "k2v2",
+            later={"widest": _LATER_FORMAT},
         ),
-        "how keys and values are kept: f32 exact, bf16, k8v4 smallest",
+        "how keys and values are kept: f32, bf16, 8 to 2 bits for keys (k) and values (v)",
     )
     mode: str = _setting(
-        "exact",
-        _choice("exact", later=dict.fromkeys(("balanced", "fast"), _LATER_MODE)),
-        "how an answer attends to the documents",
+        "balanced",
+        _pattern_name,
+        "how answers attend: exact, balanced, fast, or an attention pattern's name",
+    )
+    sparsity_budget: int | None = _setting(
+        None,
+        _whole(320, 2**24, _LENGTH, parse_length, auto=True),
+        "tokens that a step of balanced or fast reads; auto = by mode",
+        key="sparsity.budget",
+    )
+    sparsity_ratio: float | None = _setting(
+        None, _number(0, 1, auto=True), "budget as a share of the context, if that is more", key="sparsity.ratio"
+    )
+    sparsity_crossover: int = _setting(
+        12288,
+        _whole(0, 2**24, _LENGTH, parse_length),
+        "shorter contexts are answered densely",
+        key="sparsity.crossover",
+    )
+    sparsity_streaming_ratio: float | None = _setting(
+        None,
+        _number(0, 1, auto=True),
+        "share of KV heads forced to stream; auto = by their gates",
+        key="sparsity.streaming_ratio",
+    )
+    sparsity_logical_pages: int = _setting(
+        16,
+        _divisor_of_64,
+        "tokens of a logical page, the unit that is scored",
+        key="sparsity.logical_pages",
+    )
+    sparsity_reuse_interval: int = _setting(
+        4,
+        _divisor_of_64,
+        "past 64k so many tokens share a choice of pages",
+        key="sparsity.reuse_interval",
+    )
+    sparsity_score: str = _setting(
+        "mean_std", _choice("mean_std", "min_max"), "how KV pages are judged", key="sparsity.score"
     )
     prefill_chunk: int | None = _setting(
         None,
@@ -219,7 +274,7 @@ class Key:
 
     @property
     def flag(self) -> str:
-        return "--" + self.attribute.replace("_", "-")
+        return "--" + self.attribute.removeprefix("sparsity_").replace("_", "-")
 
 
 KEYS: Mapping[str, Key] = MappingProxyType(
@@ -266,7 +321,7 @@ def load_settings(
         (lambda known: FILE_NAME, _from_file(folder / FILE_NAME)),
         (lambda known: f"environment {known.environment}", _from_environment(environment)),
         (
-            lambda known: "flag --" + known.key.replace("_", "-"),
+            lambda known: "flag " + known.flag,
             {k: v for k, v in (flags or {}).items() if v is not None},
         ),
     ):

@@ -52,6 +52,7 @@ class TurnStats:
     kv_format: str
     mode: str
     reading: Reading
+    read_by: str = "exact"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.settings import Settings
-    from engine import Engine
+    from engine import Engine, Sparsity
 
 
 LOADING_STEPS = {
@@ -136,6 +136,20 @@ def snapshot_quota(settings: Settings, folder: Path) -> int:
     return settings.cache_quota if settings.cache_quota is not None else default_quota(folder)
 
 
+def sparsity_of(settings: Settings) -> Sparsity:
+    from engine import Sparsity
+
+    return Sparsity(
+        budget=settings.sparsity_budget,
+        ratio=settings.sparsity_ratio,
+        crossover=settings.sparsity_crossover,
+        streaming_ratio=settings.sparsity_streaming_ratio,
+        logical_pages=settings.sparsity_logical_pages,
+        reuse_interval=settings.sparsity_reuse_interval,
+        score=settings.sparsity_score,
+    )
+
+
 def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[str, float], None]], Engine]:
     """How the engine's thread loads the model; importing torch is part of it, so that opening an App stays quick."""
 
@@ -153,6 +167,7 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
             decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
             prefill_chunk=settings.prefill_chunk,
             threads=settings.threads,
+            sparsity=sparsity_of(settings),
         )
 
         def report(step: str, share: float) -> None:

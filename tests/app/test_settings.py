@@ -13,6 +13,7 @@ from app.errors import WrongUse
 from app.paths import Paths, resolve_data_dir
 from app.settings import KEYS, LATER_KEYS, Settings, known_key, load_settings, store_setting
 from app.units import format_size, parse_length, parse_size
+from app.wiring import sparsity_of
 
 
 def write(folder: Path, text: str) -> Path:
@@ -75,9 +76,19 @@ def test_a_later_key_is_refused_by_name_wherever_it_stands(tmp_path, key):
         load_settings({}, {}, write(tmp_path, f"{key} = 1\n"))
 
 
+def test_sparsity_reaches_the_engine(tmp_path):
+    text = "mode = 'fast'\n[sparsity]\nbudget = '2k'\ncrossover = 0\nscore = 'min_max'\n"
+    settings = load_settings(
+        {"sparsity.ratio": "0.1"}, {"UNABRIDGED_SPARSITY_REUSE_INTERVAL": "2"}, write(tmp_path, text)
+    )
+    sparsity = sparsity_of(settings)
+    assert (sparsity.budget, sparsity.crossover, sparsity.score) == (2048, 0, "min_max")
+    assert (sparsity.ratio, sparsity.reuse_interval, settings.mode) == (0.1, 2, "fast")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("kv_format", "k4v4"), ("mode", "fast"), ("device", "cuda"), ("profile", "hopper"), ("kv_format", "fp8")],
+    [("kv_format", "widest"), ("device", "cuda"), ("profile", "hopper")],
 )
 def test_a_later_value_says_that_it_is_not_in_this_version(tmp_path, key, value):
     with pytest.raises(WrongUse, match="version"):
@@ -97,6 +108,12 @@ BAD_VALUES = [
     ("cache.quota", "20XB"),
     ("reading", "half"),
     ("decode_weights", "int2"),
+    ("mode", "Not A Name"),
+    ("kv_format", "k5v5"),
+    ("sparsity.budget", "12"),
+    ("sparsity.ratio", "1.5"),
+    ("sparsity.logical_pages", "24"),
+    ("sparsity.score", "best"),
     ("model", " "),
     ("seed", "-4"),
     ("prefill_chunk", [1]),
