@@ -13,6 +13,7 @@ from engine.errors import (
     UnsupportedModelError,
 )
 from engine.events import Checkpoint, Done, Event, GenerationStats, Prefilled, Reused, Score, Token
+from engine.patterns import PatternError, Sparsity
 from engine.rope import ntk_factor
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader
 from engine.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ __all__ = [
     "GenerationStats",
     "ModelConfig",
     "ModelFileError",
+    "PatternError",
     "Prefilled",
     "Reused",
     "RopeScaling",
@@ -39,6 +41,7 @@ __all__ = [
     "SnapshotCheckpoint",
     "SnapshotMismatchError",
     "SnapshotReader",
+    "Sparsity",
     "Token",
     "Tokenizer",
     "UnsupportedModelError",
