@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +18,10 @@ from app.units import parse_length
 if TYPE_CHECKING:
     from app.evaluate.run import Plan, Record, Results
 
-SETTINGS = ("model", "device", "context", "prefill_chunk", "threads", "decode_weights")
-INTERRUPTED = 130
+SETTINGS = ("model", "context", "prefill_chunk", "threads", "decode_weights")
 _EXAMPLES = """\
 unabridged eval --lengths 1k,4k --samples 20 --formats bf16,k8v4
+unabridged eval --lengths 7k --modes exact,balanced --budget 2k --crossover 0
 unabridged eval --tasks needle --lengths 1k,2k,4k,8k --samples 25 --out needle
 """
 
@@ -37,7 +38,17 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", default=20, type=int, metavar="N", help="samples of each task and length")
     parser.add_argument("--modes", default="exact", metavar="LIST", help="how documents are read and answered")
     parser.add_argument("--formats", default="bf16,k8v4", metavar="LIST", help="KV formats")
-    parser.add_argument("--decode-only", action="store_true", help="read densely once; modes differ in answering only")
+    parser.add_argument(
+        "--budget", default="", metavar="LIST", help="tokens attended by sparse modes; several are rows"
+    )
+    parser.add_argument(
+        "--scorer", default="", metavar="LIST", help="how sparse modes choose KV pages, such as min_max"
+    )
+    parser.add_argument("--crossover", metavar="N", help="answers over fewer tokens are dense; 0 = never")
+    parser.add_argument("--reading-budget", metavar="N", help="tokens read by each query block of the prompt")
+    parser.add_argument("--decode-only", action="store_true", help="read densely, once; sparse modes only answer")
+    parser.add_argument("--prefill-only", action="store_true", help="answer densely; sparse modes only read")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a device of torch such as cuda")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="other samples for another number")
     parser.add_argument("--out", metavar="DIR", help="folder for results.json, samples.jsonl and PNG plots")
     add_json_flag(parser)
@@ -56,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     plan = _plan(args)
+    crossover, reading_budget = _amount("--crossover", args.crossover), _amount("--reading-budget", args.reading_budget)
     out = _folder(args.out)
     model = Models(Paths(settings.data_dir).models).resolve(settings.model)
     face = open_face(model, settings.context)
@@ -68,38 +80,51 @@ def run(args: argparse.Namespace) -> int:
         )
     prompts, results, line = Prompts(face, model.parameters), Results(plan), StatusLine()
     log = (out / "samples.jsonl").open("w", encoding="utf-8") if out else None
+    load = engine_loader(settings, model, args.device, crossover, reading_budget)
     try:
-        measure(plan, prompts, engine_loader(settings, model), results, line.show, lambda record: _log(log, record))
-    except KeyboardInterrupt:
-        if not results.records:
-            raise
+        measure(plan, prompts, load, results, line.show, lambda record: _log(log, record))
+    except BaseException:  # Ctrl-C, or an engine that gave up: what has been measured is told all the same
+        line.clear()
         results.partial = True
+        if results.records:
+            _tell(args, results, face.name, out)
+        raise
     finally:
         line.clear()
         if log:
             log.close()
     _tell(args, results, face.name, out)
-    if results.partial:
-        return INTERRUPTED
     return 1 if results.refused else 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from app.evaluate.run import Plan, plan_ways
+    from app.evaluate.run import Part, Plan, plan_ways
     from app.evaluate.tasks import choose_tasks
 
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", args.device):
+        raise WrongUse(f"--device: there is no device {args.device!r}.", "Use cpu, cuda or cuda:N.")
     if args.samples < 1:
         raise WrongUse(f"--samples: got {args.samples}, need at least 1.", "20 give a first look, 100 a result.")
-    try:
-        lengths = tuple(sorted({parse_length(text) for text in _list(args.lengths)}))
-    except ValueError as error:
-        raise WrongUse(f"--lengths: {error}.", "Write lengths such as 1k,4k or 2048.") from error
+    lengths = tuple(sorted(set(_tokens("--lengths", args.lengths))))
     modes, formats, tasks = _list(args.modes), _list(args.formats), _list(args.tasks)
     for flag, given in (("--lengths", lengths), ("--modes", modes), ("--formats", formats), ("--tasks", tasks)):
         if not given:
             raise WrongUse(f"{flag}: got nothing.", "Write names with commas between them.")
-    ways, dense = plan_ways(modes, formats, ())
-    return Plan(lengths, choose_tasks(tasks), args.samples, ways, dense, args.seed, args.decode_only)
+    asked: dict[Part, bool] = {"decode": args.decode_only, "prefill": args.prefill_only}
+    parts: list[Part] = [part for part, wanted in asked.items() if wanted]
+    groups, dense = plan_ways(modes, formats, _tokens("--budget", args.budget), _list(args.scorer), parts or ["both"])
+    return Plan(lengths, choose_tasks(tasks), args.samples, groups, dense, args.seed)
+
+
+def _tokens(flag: str, text: str) -> list[int]:
+    try:
+        return [parse_length(part) for part in _list(text)]
+    except ValueError as error:
+        raise WrongUse(f"{flag}: {error}.", "Write tokens such as 2048 or 1k,4k.") from error
+
+
+def _amount(flag: str, text: str | None) -> int | None:
+    return _tokens(flag, text)[0] if text and _list(text) else None
 
 
 def _list(text: str) -> list[str]:

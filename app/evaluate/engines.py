@@ -1,4 +1,4 @@
-"""One engine for each KV format, set up as the app would for this model and these settings."""
+"""The engine of a row: KV format and sparsity as the row says, the rest as the app would have it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,26 @@ if TYPE_CHECKING:
     from engine import Engine
 
 
-def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Way], Engine]:
-    """Way -> engine. ValueError for a KV format that the engine does not know, AppError for what goes wrong later."""
+def engine_loader(
+    settings: Settings,
+    model: ModelInfo,
+    device: str = "cpu",
+    crossover: int | None = None,
+    reading_budget: int | None = None,
+) -> Callable[[Way], Engine]:
+    """Way -> engine. ValueError for a format, budget, scorer or device that cannot be, AppError for what fails later.
+
+    `device`: as torch names it. `crossover`: answers over fewer tokens are dense; `reading_budget`: tokens that a query
+    block of the prompt reads.
+    """
 
     def load(way: Way) -> Engine:
         from engine import Engine, EngineConfig
+        from engine.patterns import Sparsity
 
+        sparsity: dict[str, object] = {"budget": way.budget, "reading_budget": reading_budget}
+        sparsity |= {} if crossover is None else {"crossover": crossover}
+        sparsity |= {} if way.scorer is None else {"score": way.scorer}
         config = EngineConfig(
             model=model.path,
             context=settings.context or (model.context if model.is_demo else None),
@@ -27,10 +41,14 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Way], Engin
             kv_format=way.format,  # pyright: ignore[reportArgumentType]  # EngineConfig checks it
             decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
             prefill_chunk=settings.prefill_chunk,
+            device=device,
             threads=settings.threads,
+            sparsity=Sparsity(**sparsity),  # pyright: ignore[reportArgumentType]
         )
         try:
             return Engine.load(config)
+        except ValueError:
+            raise
         except Exception as error:
             raise as_app_error(error) from error
 

@@ -5,185 +5,197 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from app.evaluate.prompts import Prompts
-from app.evaluate.sample import Kind, Sample
+from app.evaluate.sample import Sample
 from app.evaluate.scoring import score_answer
 
 if TYPE_CHECKING:
     from engine import Engine
+    from engine.events import Score
 
 DENSE_MODE = "exact"
-
-
-class Score(Protocol):
-    """What Engine.score gives: sums over the continuation's tokens, each foreseen from all before it."""
-
-    @property
-    def nll_sum(self) -> float: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def greedy_matches(self) -> int: ...
-    @property
-    def kv_pages_read_share(self) -> float: ...
+_DENSE, _ROW = "evaluated densely", "evaluated row"  # names of conversations
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How documents are read and answered: one row of the table. `budget`: attended tokens, None as the mode has it."""
+    """How documents are read and answered: one row of the table.
+
+    `mode` answers, `reading` reads the prompt; `budget`: tokens attended, `scorer`: how KV pages are chosen, None as
+    the engine has them.
+    """
 
     mode: str
     format: str
+    reading: str = DENSE_MODE
     budget: int | None = None
+    scorer: str | None = None
 
     @property
     def policy(self) -> str:
-        """The mode as a table shows it."""
-        return f"{self.mode} {self.budget}" if self.budget else self.mode
+        """Mode, budget and scorer as a table shows them."""
+        name = self.mode if self.mode == self.reading else f"{self.mode} (decode only)"
+        if self.mode == DENSE_MODE != self.reading:
+            name = f"{self.reading} (prefill only)"
+        return " ".join(str(part) for part in (name, self.budget, self.scorer) if part)
+
+    @property
+    def sparse(self) -> bool:
+        return self.mode != DENSE_MODE or self.reading != DENSE_MODE
 
     def __str__(self) -> str:
         return f"{self.policy} {self.format}"
 
 
 @dataclass(frozen=True, slots=True)
+class PagesRead:
+    """Shares of the KV pages that could have been read. `answering`: in all layers; `selected`: without the first two,
+    which read densely; `prompt`: by the query blocks of the prompt."""
+
+    answering: float
+    selected: float
+    prompt: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """`score`: 0 to 100, of the last question; `turn_scores`: of each. `nll`: of the right answer, nats per token, the
-    last question's. `pages_read_share`: of the KV pages that answering could have read, the mean over questions."""
+    last question's. `pages`: the mean over questions, the prompt's share that of the first one."""
 
     score: float
     turn_scores: tuple[float, ...]
-    nll: float | None
-    pages_read_share: float
+    nll: float
+    pages: PagesRead
     answers: tuple[str, ...]
 
 
-class Asker:
-    """One engine, asked in one way at a time. Nothing of one measurement's KV is left for the next one, except that
-    with `decode_only` all modes answer over a document and questions that were read once, densely."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    ids: list[int]
+    text: str
+    pages: PagesRead
 
-    def __init__(self, engine: Engine, prompts: Prompts, decode_only: bool) -> None:
+
+class Asker:
+    """One engine, asked in one way at a time.
+
+    Of one way's KV nothing is left for the next one, except that all ways that read densely share one prefill.
+    """
+
+    def __init__(self, engine: Engine, prompts: Prompts) -> None:
         self.engine = engine
         self._prompts = prompts
-        self._decode_only = decode_only
         self._read_densely: list[list[int]] = []
 
-    @property
-    def can_score(self) -> bool:
-        return hasattr(self.engine, "score")
-
     def refusal(self, way: Way) -> str | None:
-        """Why the engine does not offer this mode, None if it does. Computes nothing."""
+        """Why the engine does not offer this way, None if it does. Computes nothing."""
+        from engine import EngineError
+
         try:
-            self._events([0], 1, way, "probe", 0).close()
-        except ValueError as error:
+            self._events([0], 1, way, _ROW, 0).close()
+        except (ValueError, EngineError) as error:
             return str(error)
         finally:
-            self.engine.unload("probe")
+            self.engine.unload(_ROW)
         return None
 
     def forget(self) -> None:
         """Frees the KV of a sample that all its ways have been asked about."""
-        self.engine.unload("dense")
+        self.engine.unload(_DENSE)
         self._read_densely = []
 
     def questions(self, sample: Sample, way: Way, answer_tokens: int) -> Measured:
         """Answers the sample's questions in turn. The right answers are what later questions see as answered."""
-        prompts, scores, answers, shares = self._prompts, [], [], []
+        prompts, scores, nll = self._prompts, [], 0.0
+        answers: list[Answer] = []
         ids, document_end = prompts.first(sample.document, sample.questions[0])
-        nll = None
         try:
             for number, question in enumerate(sample.questions):
                 if number:
                     ids = prompts.later(ids, prompts.answer(sample.questions[number - 1]), question)
-                self._read(ids, document_end)
-                _, text, share = self._answer(ids, way, answer_tokens, document_end)
-                scores.append(score_answer(question, text))
-                answers.append(text)
-                shares.append(share)
-                if self.can_score:
-                    nll = self._nll(ids, prompts.answer(question), way)
+                answers.append(self._answer(ids, way, answer_tokens, document_end))
+                scores.append(score_answer(question, answers[-1].text))
+                score = self._score(ids, prompts.answer(question), way)
+                nll = score.nll_sum / score.tokens
         finally:
-            self.engine.unload("row")
-        return Measured(scores[-1], tuple(scores), nll, fmean(shares), tuple(answers))
+            self.engine.unload(_ROW)
+        pages = PagesRead(
+            fmean(answer.pages.answering for answer in answers),
+            fmean(answer.pages.selected for answer in answers),
+            answers[0].pages.prompt,
+        )
+        return Measured(scores[-1], tuple(scores), nll, pages, tuple(answer.text for answer in answers))
 
     def perplexity(self, sample: Sample, way: Way) -> Measured:
         """Score: the share of the held text's tokens that greedy decoding would have chosen."""
-        ids, document_end = self._prompts.first(sample.document, sample.questions[0])
-        held = self._prompts.answer(sample.questions[0])
-        return self._foreseen(ids, document_end, held, way, "")
+        return self._foreseen(sample, self._prompts.answer(sample.questions[0]), way)
 
     def agreement(self, sample: Sample, way: Way, dense: Sequence[int]) -> Measured:
         """Score: the share of the tokens that dense attention chose, `dense`, that this way would have chosen too.
 
         Each one is foreseen after dense's own tokens: one early difference does not make all later ones differ.
         """
-        ids, document_end = self._prompts.first(sample.document, sample.questions[0])
-        return self._foreseen(ids, document_end, dense, way, "")
+        return self._foreseen(sample, dense, way)
 
     def greedy(self, sample: Sample, way: Way, tokens: int) -> list[int]:
         """What this way answers, without the token that ends an answer, if it comes."""
         ids, document_end = self._prompts.first(sample.document, sample.questions[0])
-        self._read(ids, document_end)
         try:
-            found, _, _ = self._answer(ids, way, tokens, document_end)
+            found = self._answer(ids, way, tokens, document_end).ids
         finally:
-            self.engine.unload("row")
+            self.engine.unload(_ROW)
         ends = self.engine.tokenizer.eos_ids
         return [id for id in found if id not in ends]
 
-    def _foreseen(self, ids: list[int], document_end: int, held: Sequence[int], way: Way, text: str) -> Measured:
-        self._read(ids, document_end)
+    def _foreseen(self, sample: Sample, held: Sequence[int], way: Way) -> Measured:
+        ids, document_end = self._prompts.first(sample.document, sample.questions[0])
         try:
+            first = self._answer(ids, way, 1, document_end)
             score = self._score(ids, held, way)
         finally:
-            self.engine.unload("row")
+            self.engine.unload(_ROW)
         share = 100.0 * score.greedy_matches / score.tokens
-        return Measured(share, (share,), score.nll_sum / score.tokens, score.kv_pages_read_share, (text,))
+        pages = PagesRead(score.kv_pages_read_share, score.selected_pages_read_share, first.pages.prompt)
+        return Measured(share, (share,), score.nll_sum / score.tokens, pages, ())
 
-    def _read(self, ids: list[int], document_end: int) -> None:
-        """With `decode_only`: the dense prefill that every way's first step starts from."""
-        if self._decode_only and ids not in self._read_densely:
-            self._run(self._events(ids, 1, Way(DENSE_MODE, self.engine.kv_format), "dense", document_end))
+    def _answer(self, ids: list[int], way: Way, tokens: int, document_end: int) -> Answer:
+        if way.reading == DENSE_MODE and ids not in self._read_densely:
+            self._run(self._events(ids, 1, Way(DENSE_MODE, way.format), _DENSE, document_end))
             self._read_densely.append(ids)
-
-    def _answer(self, ids: list[int], way: Way, tokens: int, document_end: int) -> tuple[list[int], str, float]:
-        return self._run(self._events(ids, tokens, way, "row", document_end))
-
-    def _nll(self, ids: list[int], answer: Sequence[int], way: Way) -> float:
-        score = self._score(ids, answer, way)
-        return score.nll_sum / score.tokens
+        return self._run(self._events(ids, tokens, way, _ROW, document_end))
 
     def _score(self, ids: list[int], continuation: Sequence[int], way: Way) -> Score:
-        engine: Any = self.engine
-        return engine.score(ids, continuation, conversation="row", mode=way.mode)
+        return self.engine.score(ids, continuation, conversation=_ROW, mode=way.mode, reading=way.reading)
 
     def _events(self, ids: Sequence[int], tokens: int, way: Way, conversation: str, document_end: int) -> Any:
         from engine import Sampling
 
-        checkpoints = (document_end,) if document_end else ()
         return self.engine.generate(
-            ids, Sampling(max_tokens=tokens), conversation=conversation, checkpoints=checkpoints, mode=way.mode
+            ids,
+            Sampling(max_tokens=tokens),
+            conversation=conversation,
+            checkpoints=(document_end,) if document_end else (),
+            mode=way.mode,
+            reading=way.reading,
         )
 
     @staticmethod
-    def _run(events: Any) -> tuple[list[int], str, float]:
-        """(ids, text, share of KV pages read) of an answer."""
+    def _run(events: Any) -> Answer:
         from engine import Done, Token
 
-        ids, text, share = [], "", 1.0
+        ids, text, pages = [], "", PagesRead(1.0, 1.0, 1.0)
         try:
             for event in events:
                 if isinstance(event, Token):
                     ids.append(event.id)
                     text += event.text
                 elif isinstance(event, Done):
-                    share = event.stats.kv_pages_read_share
+                    stats = event.stats
+                    pages = PagesRead(
+                        stats.kv_pages_read_share, stats.selected_pages_read_share, stats.prompt_pages_read_share
+                    )
         finally:
             events.close()
-        return ids, text, share
-
-
-def needs_scores(kind: Kind) -> bool:
-    return kind != "answer"
+        return Answer(ids, text, pages)

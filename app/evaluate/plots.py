@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.evaluate.measure import DENSE_MODE
 from app.evaluate.report import AVERAGE, Row
 from app.evaluate.sample import DEPTHS
 
@@ -47,7 +46,7 @@ def write_plots(rows: Sequence[Row], bytes_per_token: dict[str, int], folder: Pa
     if any(row.task == "needle" and row.by_depth for row in rows):
         written.append(needle_map(rows, folder / "needle.png"))
     averages = [row for row in rows if row.task == AVERAGE]
-    dense = [row for row in averages if row.mode == DENSE_MODE]
+    dense = [row for row in averages if not row.way.sparse]
     if dense:
         points = [(row, bytes_per_token[row.format], row.format) for row in dense]
         title = "Quality against KV bytes per token (mode exact)"

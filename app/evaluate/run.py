@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, product
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from app.errors import AppError
-from app.evaluate.measure import DENSE_MODE, Asker, Measured, Way, needs_scores
+from app.errors import WrongUse
+from app.evaluate.measure import DENSE_MODE, Asker, Measured, Way
 from app.evaluate.prompts import Prompts
 from app.evaluate.sample import DEPTHS, Sample, Task, TooShort
 
@@ -21,23 +22,25 @@ if TYPE_CHECKING:
     from engine import Engine
 
 Load = Callable[[Way], "Engine"]
-"""The first of the ways that share an engine -> the engine. ValueError for what it does not know."""
+"""The last of the ways that share an engine -> the engine. ValueError for what it does not know."""
+Part = Literal["both", "decode", "prefill"]
+"""What a sparse mode is used for; the rest is dense."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. `ways`: rows, those of one format together; `dense`: the way that all are compared with."""
+    """What to measure. `groups`: the ways of one engine together, dense first; `dense`: what all are compared with."""
 
     lengths: tuple[int, ...]
     tasks: tuple[Task, ...]
     samples: int
-    ways: tuple[Way, ...]
+    groups: tuple[tuple[Way, ...], ...]
     dense: Way
     seed: int = 0
-    decode_only: bool = False
 
-    def formats(self) -> list[str]:
-        return list(dict.fromkeys(way.format for way in self.ways))
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        return tuple(chain.from_iterable(self.groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,40 @@ class Results:
             self.notes.append(text)
 
 
-def plan_ways(modes: Sequence[str], formats: Sequence[str], budgets: Sequence[int]) -> tuple[tuple[Way, ...], Way]:
-    """(ways, dense). Dense is `exact` over bf16 (f32 if only that is asked for), and comes first, asked for or not."""
+def plan_ways(
+    modes: Sequence[str],
+    formats: Sequence[str],
+    budgets: Sequence[int] = (),
+    scorers: Sequence[str] = (),
+    parts: Sequence[Part] = ("both",),
+) -> tuple[tuple[tuple[Way, ...], ...], Way]:
+    """(groups of ways, dense). Dense is `exact` over bf16 (f32 if only that is asked for), asked for or not.
+
+    Budget and scorer belong to an engine, so each pair of them is a group, and `exact` is in the first one of a format.
+    """
     dense = Way(DENSE_MODE, "f32" if "f32" in formats and "bf16" not in formats else "bf16")
-    ordered = sorted(dict.fromkeys(formats), key=lambda name: name != dense.format)
-    ways = [
-        Way(mode, name, budget)
-        for name in ordered
-        for mode in sorted(dict.fromkeys(modes), key=lambda mode: mode != DENSE_MODE)
-        for budget in ([None] if mode == DENSE_MODE else budgets or [None])
-    ]
-    return tuple(dict.fromkeys([dense, *ways])), dense
+    sparse = [mode for mode in dict.fromkeys(modes) if mode != DENSE_MODE]
+    groups: list[tuple[Way, ...]] = []
+    for name in dict.fromkeys((dense.format, *formats)):
+        exact = [Way(DENSE_MODE, name)] if DENSE_MODE in modes or name == dense.format else []
+        variants = list(product(dict.fromkeys(budgets) or [None], dict.fromkeys(scorers) or [None]))
+        for budget, scorer in variants:
+            ways = [
+                Way(
+                    DENSE_MODE if part == "prefill" else mode,
+                    name,
+                    DENSE_MODE if part == "decode" else mode,
+                    budget,
+                    scorer,
+                )
+                for part in parts
+                for mode in sparse
+                if name in formats
+            ]
+            if exact or ways:
+                groups.append((*exact, *ways))
+            exact = []
+    return tuple(groups), dense
 
 
 def measure(
@@ -93,16 +119,15 @@ def measure(
     """Fills `results`; `done` is called with each new record, `progress` with a line for people."""
     clock = _Clock(plan)
     dense_ids: dict[tuple[int, int], list[int]] = {}
-    for name in plan.formats():
-        progress(f"Loading the model with {name} KV")
-        ways = [way for way in plan.ways if way.format == name]
+    for ways in plan.groups:
+        progress(f"Loading the model with {ways[0].format} KV")
         try:
-            engine = load(ways[0])
+            engine = load(ways[-1])
         except ValueError as error:
+            if plan.dense in ways:
+                raise WrongUse(f"Dense attention cannot be measured: {error}.", "Change what it names.") from error
             results.refused += [(way, str(error)) for way in ways]
             clock.drop(plan, len(ways))
-            if plan.dense in ways:
-                raise AppError(f"Dense attention over {name} cannot be measured ({error}).") from error
             continue
         with engine:
             _measure_format(plan, prompts, engine, ways, results, dense_ids, clock, progress, done)
@@ -112,14 +137,14 @@ def _measure_format(
     plan: Plan,
     prompts: Prompts,
     engine: Engine,
-    ways: list[Way],
+    ways: Sequence[Way],
     results: Results,
     dense_ids: dict[tuple[int, int], list[int]],
     clock: _Clock,
     progress: Callable[[str], None],
     done: Callable[[Record], None],
 ) -> None:
-    asker = Asker(engine, prompts, plan.decode_only)
+    asker = Asker(engine, prompts)
     results.bytes_per_token[ways[0].format] = engine.kv_bytes_per_token
     refused = {way: reason for way in ways if (reason := asker.refusal(way)) is not None}
     results.refused += refused.items()
@@ -128,9 +153,6 @@ def _measure_format(
     for sample, task, length, index in _samples(plan, prompts, results):
         for way in ways:
             progress(f"{way}, {length} tokens, {task.name} {index + 1} of {plan.samples}{clock.left()}")
-            if needs_scores(task.kind) and not asker.can_score:
-                results.note(f"{task.name}: this engine cannot tell how likely a given text is, so it was left out.")
-                continue
             measured = _one(asker, sample, task, way, plan, dense_ids, (length, index))
             if measured is None:
                 results.note(f"{task.name} at {length} tokens: dense attention answered nothing to agree with.")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 from PIL import Image
 
-from app.evaluate.measure import Measured, Way
+from app.evaluate.measure import Measured, PagesRead, Way
 from app.evaluate.plots import write_plots
 from app.evaluate.report import AVERAGE, Row, as_json, as_table, summarize, words
 from app.evaluate.run import Plan, Record, Results, plan_ways
 from app.evaluate.statistics import nll_ratio, paired_difference, stratified_difference, t_quantile
 from app.evaluate.tasks import TASKS
 
-DENSE, SPARSE = Way("exact", "bf16"), Way("fast", "bf16", 1024)
+DENSE, SPARSE = Way("exact", "bf16"), Way("fast", "bf16", "fast", 1024)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,15 @@ def test_likelihoods_compare_by_their_means() -> None:
 
 def record(way: Way, task: str, index: int, score: float, nll: float = 1.0, share: float = 1.0) -> Record:
     depth = (0.0, 0.1, 0.5, 0.9, 0.99)[index % 5] if TASKS[task].has_depth else None
-    return Record(way, 1024, task, index, depth, Measured(score, (score,), nll, share, ("",)))
+    return Record(
+        way, 1024, task, index, depth, Measured(score, (score,), nll, PagesRead(share, share / 2, share), ("",))
+    )
 
 
 @pytest.fixture
 def results() -> Results:
     tasks = tuple(TASKS[name] for name in ("needle", "two_hop", "arithmetic", "perplexity"))
-    found = Results(Plan((1024,), tasks, 10, (DENSE, SPARSE), DENSE), bytes_per_token={"bf16": 23040})
+    found = Results(Plan((1024,), tasks, 10, ((DENSE, SPARSE),), DENSE), bytes_per_token={"bf16": 23040})
     for i in range(10):
         found.records += [record(DENSE, "needle", i, 100.0, 0.1), record(SPARSE, "needle", i, 90.0, 0.11, 0.25)]
         found.records += [record(DENSE, "two_hop", i, 60.0, 0.3), record(SPARSE, "two_hop", i, 60.0, 0.3, 0.35)]
@@ -99,7 +102,8 @@ def test_rows(results: Results) -> None:
     needle = row(rows, SPARSE, "needle")
     assert (needle.score, needle.difference, needle.difference_lower, needle.samples) == (90, -10, -10, 10)
     assert needle.nll_ratio == pytest.approx(1.1)
-    assert needle.pages_read_share == 0.25
+    assert needle.pages_read_share == needle.prompt_pages_read_share == 0.25
+    assert needle.selected_pages_read_share == 0.125
     assert needle.by_depth == {"0": 90, "0.1": 90, "0.5": 90, "0.9": 90, "0.99": 90}
     perplexity = row(rows, SPARSE, "perplexity")
     assert (perplexity.averaged, perplexity.nll_ratio) == (False, pytest.approx(1.05))
@@ -129,8 +133,10 @@ def test_samples_that_dense_was_not_measured_on_are_not_compared(results: Result
 def test_a_sparse_row_that_read_everything_is_named(results: Results) -> None:
     assert not any("nothing was sparse" in sentence for sentence in words(results, summarize(results)))
     results.records = [record(r.way, r.task, r.index, r.measured.score) for r in results.records]
-    (said,) = [s for s in words(results, summarize(results)) if "nothing was sparse" in s]
-    assert "fast 1024 bf16 read 100 % of the KV pages at 1024 tokens (4 of 4 rows)" in said
+    said = [s for s in words(results, summarize(results)) if "nothing was sparse" in s]
+    assert len(said) == 2
+    assert "fast 1024 bf16 read 100 % of the KV pages in answering at 1024 tokens (4 of 4 rows)" in said[0]
+    assert "fast 1024 bf16 read 100 % of the KV pages in reading at 1024 tokens" in said[1]
 
 
 def test_json_has_designs_fields(results: Results) -> None:
@@ -138,19 +144,48 @@ def test_json_has_designs_fields(results: Results) -> None:
     found = json.loads(json.dumps(as_json(results, summarize(results), "a model")))
     assert {"model", "rows", "partial", "refused", "seed", "dense", "notes"} <= set(found)
     for each in found["rows"]:
-        assert {"mode", "format", "length", "task", "samples", "score", "pages_read_share", "nll_ratio"} <= set(each)
-    assert found["refused"] == [{"mode": "exact", "format": "k9v9", "budget": None, "reason": "no such format"}]
+        assert {"mode", "format", "length", "task", "samples", "score", "pages_read_share"} <= set(each)
+        assert {"selected_pages_read_share", "prompt_pages_read_share", "nll_ratio", "reading"} <= set(each)
+    assert found["refused"][0] | {"mode": "exact", "format": "k9v9", "reason": "no such format"} == found["refused"][0]
 
 
-def test_ways_begin_with_dense() -> None:
-    ways, dense = plan_ways(["fast", "exact"], ["k8v4", "bf16"], [512, 1024])
-    assert dense == ways[0] == DENSE
-    assert [str(way) for way in ways] == [
-        "exact bf16", "fast 512 bf16", "fast 1024 bf16", "exact k8v4", "fast 512 k8v4", "fast 1024 k8v4",
-    ]  # fmt: skip
-    ways, dense = plan_ways(["fast"], ["k8v4"], [])
-    assert [str(way) for way in ways] == ["exact bf16", "fast k8v4"]
-    assert str(plan_ways(["exact"], ["f32"], [])[1]) == "exact f32"
+def named(groups: tuple[tuple[Way, ...], ...]) -> list[list[str]]:
+    return [[str(way) for way in group] for group in groups]
+
+
+def test_ways_begin_with_dense_and_one_engine_has_one_budget() -> None:
+    groups, dense = plan_ways(["fast", "exact"], ["k8v4", "bf16"], [512, 1024])
+    assert dense == groups[0][0] == DENSE
+    assert named(groups) == [
+        ["exact bf16", "fast 512 bf16"],
+        ["fast 1024 bf16"],
+        ["exact k8v4", "fast 512 k8v4"],
+        ["fast 1024 k8v4"],
+    ]
+    assert named(plan_ways(["fast"], ["k8v4"])[0]) == [["exact bf16"], ["fast k8v4"]]
+    assert str(plan_ways(["exact"], ["f32"])[1]) == "exact f32"
+    assert named(plan_ways(["exact"], ["bf16"], [512, 1024], ["min_max"])[0]) == [["exact bf16"]]
+
+
+def test_sparse_modes_can_read_or_answer_only() -> None:
+    groups, _ = plan_ways(["exact", "fast"], ["bf16"], [512], ["mean_std", "min_max"], ["decode", "prefill"])
+    assert named(groups) == [
+        ["exact bf16", "fast (decode only) 512 mean_std bf16", "fast (prefill only) 512 mean_std bf16"],
+        ["fast (decode only) 512 min_max bf16", "fast (prefill only) 512 min_max bf16"],
+    ]
+    assert groups[1] == (
+        Way("fast", "bf16", "exact", 512, "min_max"),
+        Way("exact", "bf16", "fast", 512, "min_max"),
+    )
+
+
+def test_a_row_that_only_answers_sparsely_is_not_blamed_for_its_reading(results: Results) -> None:
+    only = Way("fast", "bf16", "exact", 1024)
+    results.plan = replace(results.plan, groups=((DENSE, only),))
+    results.records = [replace(r, way=only) if r.way == SPARSE else r for r in results.records]
+    pages = PagesRead(0.3, 0.2, 1.0)
+    results.records = [replace(r, measured=replace(r.measured, pages=pages)) for r in results.records]
+    assert not any("nothing was sparse" in sentence for sentence in words(results, summarize(results)))
 
 
 def test_pictures_are_drawn(results: Results, tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ class Known:
     kv_format: str = "bf16"
     kv_bytes_per_token: int = 100
     held: dict[str, list[int]] = field(default_factory=dict)
-    calls: list[tuple[str, str, int]] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def tokenizer(self) -> Any:
@@ -64,31 +65,43 @@ class Known:
         self.held.pop(conversation, None)
 
     def generate(
-        self, ids: Sequence[int], sampling: Any, *, conversation: str, checkpoints: Sequence[int], mode: str
+        self,
+        ids: Sequence[int],
+        sampling: Any,
+        *,
+        conversation: str,
+        checkpoints: Sequence[int],
+        mode: str,
+        reading: str,
     ) -> Iterator[Any]:
         if mode not in ("exact", "fast"):
             raise ValueError(f"mode: got {mode!r}, need one of exact, fast")
-        return self._answer(list(ids), sampling, conversation, checkpoints, mode)
+        return self._answer(list(ids), sampling, conversation, checkpoints, mode, reading)
 
     def _answer(
-        self, ids: list[int], sampling: Any, conversation: str, checkpoints: Sequence[int], mode: str
+        self, ids: list[int], sampling: Any, conversation: str, checkpoints: Sequence[int], mode: str, reading: str
     ) -> Iterator[Any]:
         from engine import Done, Token
 
         assert all(0 < at < len(ids) for at in checkpoints)
         before = self.held.get(conversation) or ids
         assert ids[: len(before)] == before, "a conversation only grows"
-        self.held[conversation] = ids
-        self.calls.append((conversation, mode, len(ids)))
+        self.held[conversation], self.read[conversation] = ids, reading
+        self.calls.append((conversation, mode, reading))
         text = (
             self.answers.get(tuple(ids), " Many people live there.") if self.right or mode == "exact" else " No idea."
         )
         for id in self.tokenizer.encode(text)[: sampling.max_tokens]:
             yield Token(id, self.tokenizer.decode([id]))
         share = 1.0 if mode == "exact" else 0.25
-        yield Done(SimpleNamespace(kv_pages_read_share=share))  # pyright: ignore[reportArgumentType]
+        shares = dict.fromkeys(("kv_pages_read_share", "selected_pages_read_share"), share)
+        prompt = 1.0 if reading == "exact" else 0.5
+        yield Done(SimpleNamespace(**shares, prompt_pages_read_share=prompt))  # pyright: ignore[reportArgumentType]
 
-    def score(self, ids: Sequence[int], continuation: Sequence[int], *, conversation: str, mode: str) -> Any:
+    def score(
+        self, ids: Sequence[int], continuation: Sequence[int], *, conversation: str, mode: str, reading: str
+    ) -> Any:
+        assert self.read[conversation] == reading
         self.held[conversation] = [*ids, *continuation]
         good = self.right or mode == "exact"
         return SimpleNamespace(
@@ -96,6 +109,7 @@ class Known:
             tokens=len(continuation),
             greedy_matches=len(continuation) if good else 0,
             kv_pages_read_share=1.0 if mode == "exact" else 0.25,
+            selected_pages_read_share=1.0 if mode == "exact" else 0.25,
         )
 
 
@@ -113,8 +127,8 @@ def all_answers(plan: Plan, prompts: Prompts) -> dict[tuple[int, ...], str]:
 
 
 def run(face: ModelFace, prompts: Prompts, right: bool, **more: Any) -> tuple[Results, Known]:
-    ways, dense = plan_ways(more.pop("modes", ["exact", "fast"]), ["bf16"], [])
-    plan = Plan((LENGTH,), tuple(TASKS.values()), 2, ways, dense, **more)
+    groups, dense = plan_ways(more.pop("modes", ["exact", "fast"]), ["bf16"], **more)
+    plan = Plan((LENGTH,), tuple(TASKS.values()), 2, groups, dense)
     engine, results = Known(face, all_answers(plan, prompts), right), Results(plan)
     measure(plan, prompts, lambda way: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
     return results, engine
@@ -139,14 +153,20 @@ def test_who_knows_none_scores_0_and_the_difference_says_so(face: ModelFace, pro
     assert {round(row.nll_ratio or 0, 6) for row in sparse} == {2.0}
 
 
-@pytest.mark.parametrize("decode_only", [False, True])
-def test_who_reads_what(face: ModelFace, prompts: Prompts, decode_only: bool) -> None:
-    """Without --decode-only a row never starts from another row's KV; with it one dense prefill serves all rows."""
-    _, engine = run(face, prompts, right=True, decode_only=decode_only)
-    reads = [(conversation, mode) for conversation, mode, _ in engine.calls if conversation == "dense"]
-    questions = 2 * (len(TASKS) + 2)  # one each, three in multi_turn
-    assert len(reads) == (questions if decode_only else 0)
-    assert {mode for _, mode in reads} <= {"exact"}
+@pytest.mark.parametrize(
+    ("parts", "rows"),
+    [
+        (["both"], {("exact", "exact"), ("fast", "fast")}),
+        (["decode", "prefill"], {("exact", "exact"), ("fast", "exact"), ("exact", "fast")}),
+    ],
+)
+def test_who_reads_what(face: ModelFace, prompts: Prompts, parts: Any, rows: set[tuple[str, str]]) -> None:
+    """One dense prefill of each prompt serves all rows that read densely; the others read for themselves."""
+    _, engine = run(face, prompts, right=True, parts=parts)
+    shared = [call[1:] for call in engine.calls if call[0] == "evaluated densely"]
+    assert len(shared) == 2 * (len(TASKS) + 2)  # one for each sample, three in multi_turn
+    assert set(shared) == {("exact", "exact")}
+    assert {call[1:] for call in engine.calls if call[0] == "evaluated row"} == rows
 
 
 def test_modes_that_the_engine_refuses_are_named_and_the_rest_is_measured(face: ModelFace, prompts: Prompts) -> None:
@@ -157,8 +177,8 @@ def test_modes_that_the_engine_refuses_are_named_and_the_rest_is_measured(face: 
 
 
 def test_a_format_that_the_engine_refuses_is_named(face: ModelFace, prompts: Prompts) -> None:
-    ways, dense = plan_ways(["exact"], ["k9v9"], [])
-    plan = Plan((LENGTH,), (TASKS["needle"],), 1, ways, dense)
+    groups, dense = plan_ways(["exact"], ["k9v9"])
+    plan = Plan((LENGTH,), (TASKS["needle"],), 1, groups, dense)
     engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
 
     def load(way: Way) -> Any:
@@ -172,8 +192,8 @@ def test_a_format_that_the_engine_refuses_is_named(face: ModelFace, prompts: Pro
 
 
 def test_tasks_that_do_not_fit_are_named_not_cut(face: ModelFace, prompts: Prompts) -> None:
-    ways, dense = plan_ways(["exact"], ["bf16"], [])
-    plan = Plan((160, LENGTH), (TASKS["multi_query"],), 1, ways, dense)
+    groups, dense = plan_ways(["exact"], ["bf16"])
+    plan = Plan((160, LENGTH), (TASKS["multi_query"],), 1, groups, dense)
     engine, results = Known(face, all_answers(plan, prompts)), Results(plan)
     measure(plan, prompts, lambda way: engine, results, lambda text: None)  # pyright: ignore[reportArgumentType]
     assert [record.length for record in results.records] == [LENGTH]
@@ -245,6 +265,9 @@ def test_an_interrupted_run_tells_what_it_has(starter_model: Path, data_dir: Pat
         (["--samples", "0"], 2, "--samples"),
         (["--lengths", "far"], 2, "--lengths"),
         (["--lengths", ","], 2, "--lengths"),
+        (["--modes", "fast", "--budget", "10"], 2, "budget: got 10"),
+        (["--crossover", "soon"], 2, "--crossover"),
+        (["--device", "tpu"], 2, "device"),
         (["--lengths", "900k"], 3, "does not fit"),
     ],
 )
