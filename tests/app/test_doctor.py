@@ -12,6 +12,7 @@ from tests.app.cli_runner import unabridged
 CHECKS = [
     "python",
     "torch",
+    "compiled kernels",
     "packages",
     "sqlite",
     "data folder",
@@ -84,3 +85,11 @@ def test_little_free_disk_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=5))
     with pytest.raises(RuntimeError, match="only 5 B free"):
         doctor._disk(Paths(tmp_path))
+
+
+def test_without_numba_the_slower_path_is_named(monkeypatch):
+    monkeypatch.setattr("kernels.cpu_jit.unavailable_reason", lambda: "numba cannot be imported: none here")
+    check = doctor._run("compiled kernels", doctor._kernels)
+    assert not check.ok
+    assert "none here" in check.detail
+    assert "slower" in check.detail
