@@ -14,6 +14,7 @@ from statistics import fmean, variance
 
 CONFIDENCE = 0.95
 _AS_GOOD_AS_NORMAL = 1000.0
+_LOWEST = -100.0  # no difference of two scores is lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def stratified_difference(groups: Sequence[tuple[Sequence[float], Sequence[float
     if total == 0:
         return Difference(mean, mean, pairs, equal)
     freedom = total**2 / sum(error**2 / (len(group) - 1) for error, group in zip(errors, differences))
-    return Difference(mean, mean - t_quantile(CONFIDENCE, freedom) * math.sqrt(total), pairs, equal)
+    lower = mean - t_quantile(CONFIDENCE, freedom) * math.sqrt(total)
+    return Difference(mean, max(lower, _LOWEST), pairs, equal)
 
 
 def nll_ratio(row: Sequence[float], dense: Sequence[float]) -> float | None:
