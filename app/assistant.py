@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from app.pages import PageChoice
 from app.passages import beginning, best_passages, rarity
 from app.plan import Plan, Planner, Room, choose_reading
 from app.progress import ReadingClock
-from app.prompts import PromptWriter, is_small, system_text
+from app.prompts import QUESTION_LEAD, PromptWriter, is_small, system_text
 from app.skeleton import Skeleton, render_skeleton, template_variables
 from app.snapshots import export_when_idle
 from app.thinking import split_thinking
@@ -148,6 +148,12 @@ class _Turn:
         job.update(phase="reading", read_done=0, read_total=len(plan.ids), warnings=warnings)
         self._generate(job, face, writer, plan)
 
+    def _sampling(self) -> Sampling:
+        sampling = self.sampling or sampling_of(self.app)
+        if self.reading == "passages" and is_small(self.app.model.parameters):
+            sampling = replace(sampling, stop=(*sampling.stop, f"\n\n{QUESTION_LEAD}"))
+        return sampling
+
     def _read_by(self) -> str:
         """The mode that reads this conversation's documents: that of its first turn, whose KV is re-used."""
         return self.app.library.freeze(self.conversation_id, "read_by", self.app.settings.mode)
@@ -232,7 +238,7 @@ class _Turn:
         stored_at = time.monotonic()
         events = engine.generate(
             plan.ids,
-            self.sampling or sampling_of(self.app),
+            self._sampling(),
             conversation=self.conversation_id,
             cancel=job.cancelled,
             checkpoints=(plan.checkpoint,) if plan.checkpoint else (),
@@ -355,6 +361,7 @@ class _Turn:
             mode=app.settings.mode,
             reading=self.reading,
             read_by=self._read_by(),
+            demoted_pages=stats.demoted_pages,
         )
 
 
