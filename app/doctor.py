@@ -229,7 +229,7 @@ def _model(models: Models, settings: Settings) -> str:
 def _generation(models: Models, settings: Settings, found: _Engine) -> str:
     """Loads the chosen model, if it is small, else the starter, and lets it say one token."""
     from engine import Engine, EngineConfig, Sampling
-    from engine.profiles import capacity_tokens
+    from engine.profiles import kv_sizes
 
     info = _small_one(models, settings)
     config = EngineConfig(
@@ -249,7 +249,7 @@ def _generation(models: Models, settings: Settings, found: _Engine) -> str:
             raise RuntimeError(f"the engine gave {stats.output_tokens} tokens instead of 1")
         if info.name == models.resolve(settings.model).name:
             context = settings.context or info.context
-            found.largest_context = min(context, capacity_tokens(config, engine.model, context, config.device))
+            found.largest_context = min(context, kv_sizes(config, engine.model, context, config.device).tokens)
         return f"{info.name} read {len(ids)} tokens and answered one in {stats.ttft_s:.2f} s"
     finally:
         engine.close()

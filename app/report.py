@@ -34,8 +34,7 @@ CSV_COLUMNS = (
 def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str, Any]:
     """The JSON object of `ask --json`. `page` counts from 1; times are in seconds or milliseconds as named.
 
-    Every decode step yields one token and no KV page is ever demoted in this version, so accepted_per_step is 1 and
-    demoted_pages 0.
+    Every decode step yields one token in this version, so accepted_per_step is 1.
     """
     stats = state.stats
     if stats is None:
@@ -63,7 +62,7 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "mode": stats.mode,
         "read_by": stats.read_by,
         "kv_pages_read_share": stats.kv_pages_read_share,
-        "demoted_pages": 0,
+        "demoted_pages": stats.demoted_pages,
         "peak_memory_bytes": stats.peak_memory_bytes,
         "warnings": list(dict.fromkeys([*more_warnings, *state.warnings])),
     }

@@ -35,6 +35,7 @@ class TurnStats:
 
     reused_tokens counts all tokens that needed no computing, restored_tokens those of them that came from a snapshot.
     ttft_s and tpot_ms are 0 where no token came. kv_pages_read_share is 1.0 when every KV page was read.
+    demoted_pages: KV pages whose values are kept in 2 bits, because memory was short.
     """
 
     prompt_tokens: int
@@ -53,6 +54,7 @@ class TurnStats:
     mode: str
     reading: Reading
     read_by: str = "exact"
+    demoted_pages: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

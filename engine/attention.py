@@ -133,6 +133,7 @@ class DecodeAttention:
         self._dense = _all_pages(cache.model.kv_heads, self._table.shape[0], cache.device)
         self._blocks: QueryBlocks | None = None
         self._summary_rows = cache.memory.summary_rows(self._table[: sequence.length // PAGE])
+        self._drawn = cache.drawn(sequence, self._table.shape[0]) if cache.cold.size else None
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         self._cache.memory.write(layer, self._slots, k, v)
@@ -144,6 +145,8 @@ class DecodeAttention:
         self._counts.answering.add(listed, self._pages)
         if layer >= FIRST_LAYERS:
             self._counts.selecting.add(listed, self._pages)
+        if self._drawn is not None:
+            self._drawn.index_add_(0, index.pages, mass)
         if MASS in self._cache.memory.summaries:
             self._add_mass(layer, index, mass)
         return (hadamard(out) if self._cache.packs else out)[None]

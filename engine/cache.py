@@ -1,11 +1,14 @@
 """The paged KV cache: sequences of token ids, their KV pages, and how pages are shared between them.
 
 Formats: f32 and bf16 keep what was computed. The others pack a page (kernels.kv_codec) once it is complete and 128
-newer tokens have followed; the sink page (page 0) stays exact. Where the bytes lie is `engine.kv_memory`'s business.
+newer tokens have followed; the sink page (page 0) stays exact. Under memory pressure the values of packed pages can be
+demoted to fewer bits (`engine.demotion` chooses them). Where the bytes lie is `engine.kv_memory`'s business.
 """
 
 import math
 from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -21,14 +24,16 @@ EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequ
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Token ids with valid KV, and the pages that hold it.
 
-    `table`: for each KV page its number in the exact pool, or ~number (negative) in the packed pool.
+    `table`: for each KV page its number in the exact pool, or ~number (negative) in the packed pool and, counting on,
+    in that of demoted pages.
     `by_decode`: one byte per token, 1 where decode made the KV and 0 where prefill did.
     `packed`: in packed formats, how many leading pages have their final form (exact sink, packed ones), or 0.
     `reserve`: packed pages taken in advance.
+    `drawn`: float32, for the first pages the attention that they drew while answering; only where it is of use.
     `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
     """
 
@@ -37,6 +42,7 @@ class Sequence:
     table: list[int] = field(default_factory=list)
     packed: int = 0
     reserve: list[int] = field(default_factory=list)
+    drawn: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     reading: str = "dense"
     dense_until: float = math.inf
 
@@ -48,7 +54,8 @@ class Sequence:
 class KvCache:
     """All KV memory of an engine, and the operations on sequences.
 
-    `pages`: capacity in KV pages. In packed formats so many packed pages, and `exact_pages` that are not packed (yet).
+    `pages`: capacity in KV pages. In packed formats so many packed pages, `exact_pages` that are not packed (yet), and
+    `cold_pages` that are demoted. ValueError for cold pages of a format whose values cannot be demoted.
     """
 
     def __init__(
@@ -59,32 +66,35 @@ class KvCache:
         exact_pages: int = 0,
         device: str = "cpu",
         scorers: SequenceOf[Scorer] = SCORERS,
+        cold_pages: int = 0,
     ) -> None:
         self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
-        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers)
+        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers, cold_pages)
         self.packs, self.dtype = self.memory.packs, self.memory.dtype
         self.exact = PagePool(exact_pages if self.packs else pages)
         self.packed = PagePool(pages if self.packs else 0)
+        self.cold = PagePool(cold_pages)
 
     # Sequences
 
     def prepare(self, sequence: Sequence, length: int, final_length: int | None = None) -> None:
         """Take pages so that `sequence` can grow to `length` tokens, and set room aside for `final_length`."""
-        needed = -(-length // PAGE) - len(sequence.table)
+        final = final_length or length
         if self.packs:
-            wanted = -(-(final_length or length) // PAGE) - sequence.packed - len(sequence.reserve)
-            if wanted > 0:
-                last = sequence.reserve[-1] if sequence.reserve else self._last_packed(sequence)
-                sequence.reserve += self.packed.take(wanted, last)
-        else:
-            needed = -(-(final_length or length) // PAGE) - len(sequence.table)
+            self.set_aside(sequence, final)
+        needed = -(-(length if self.packs else final) // PAGE) - len(sequence.table)
         if needed > 0:
             last = sequence.table[-1] if sequence.table and sequence.table[-1] >= 0 else None
             sequence.table += self.exact.take(needed, last)
 
-    @staticmethod
-    def _last_packed(sequence: Sequence) -> int | None:
-        return next((~page for page in reversed(sequence.table) if page < 0), None)
+    def set_aside(self, sequence: Sequence, final_length: int) -> None:
+        """Take the packed pages that `final_length` tokens need; where pages can be demoted, as many as are free."""
+        wanted = -(-final_length // PAGE) - sequence.packed - len(sequence.reserve)
+        wanted = min(wanted, self.packed.free) if self.cold.size else wanted
+        if wanted > 0:
+            full = (~page for page in reversed(sequence.table) if page < 0 and not self.is_demoted(page))
+            last = sequence.reserve[-1] if sequence.reserve else next(full, None)
+            sequence.reserve += self.packed.take(wanted, last)
 
     def trim(self, sequence: Sequence) -> None:
         """Give back pages behind the last token and those set aside."""
@@ -101,6 +111,7 @@ class KvCache:
         sequence.table.clear()
         sequence.reserve.clear()
         sequence.packed = 0
+        sequence.drawn = sequence.drawn[:0]
         del sequence.ids[:], sequence.by_decode[:]
 
     def fork(self, sequence: Sequence, length: int) -> Sequence:
@@ -124,6 +135,7 @@ class KvCache:
             sequence.by_decode[:length],
             table,
             packed if packed > 1 else 0,
+            drawn=sequence.drawn[:complete].clone(),
             reading=sequence.reading,
             dense_until=sequence.dense_until,
         )
@@ -162,12 +174,60 @@ class KvCache:
         return runs(sequence.table, PAGE, start, sequence.length)
 
     def _share(self, table: list[int]) -> None:
-        self.exact.share(page for page in table if page >= 0)
-        self.packed.share(~page for page in table if page < 0)
+        for pool, pages in self._by_pool(table):
+            pool.share(pages)
 
     def _release(self, table: list[int]) -> None:
-        self.exact.release(page for page in table if page >= 0)
-        self.packed.release(~page for page in table if page < 0)
+        for pool, pages in self._by_pool(table):
+            pool.release(pages)
+
+    def _by_pool(self, table: list[int]) -> Iterator[tuple[PagePool, list[int]]]:
+        """The pages at these places, by the pool that they belong to and with its numbers."""
+        yield self.exact, [page for page in table if page >= 0]
+        yield self.packed, [~page for page in table if page < 0 and not self.is_demoted(page)]
+        yield self.cold, [~page - self.packed.size for page in table if self.is_demoted(page)]
+
+    # Demotion
+
+    def is_demoted(self, place: int) -> bool:
+        return ~place >= self.packed.size
+
+    def demoted(self, sequence: Sequence, first: int = 0, end: int | None = None) -> int:
+        """How many of its KV pages from `first` on (before `end`) are demoted."""
+        return sum(map(self.is_demoted, sequence.table[first:end]))
+
+    def demote(self, pages: SequenceOf[int], holders: Iterable[Sequence]) -> None:
+        """Re-pack the values of packed pages with 2 bits, for all who hold them; keys stay as they are.
+
+        ValueError if one of them is held by others than `holders`, EngineError if there are too few cold pages.
+        """
+        holders = list(holders)
+        held = Counter(place for holder in holders for place in holder.table)
+        for page in pages:
+            if not held[~page] or held[~page] != self.packed.references(page):
+                raise ValueError(f"holders: got {held[~page]} of packed page {page}, need all who hold it")
+        taken = self.cold.take(len(pages))
+        new = [self.packed.size + page for page in taken]
+        self.memory.demote(pages, new)
+        moved = {~old: ~page for old, page in zip(pages, new)}
+        for holder in holders:
+            mine = [place for place in holder.table if place in moved]
+            self._share([moved[place] for place in mine])
+            self._release(mine)
+            holder.table[:] = [moved.get(place, place) for place in holder.table]
+        self.cold.release(taken)
+
+    def pages_to_pack(self, sequence: Sequence, length: int) -> int:
+        """How many pages `commit` packs on the way to `length` tokens."""
+        return max(0, (length - EXACT_RECENT) // PAGE - max(1, sequence.packed)) if self.packs else 0
+
+    def drawn(self, sequence: Sequence, pages: int) -> torch.Tensor:
+        """float32 [at least `pages`]: attention drawn by the pages of `sequence`, to be added to."""
+        missing = pages - sequence.drawn.shape[0]
+        if missing > 0:
+            more = torch.zeros(missing + 64, device=self.device)
+            sequence.drawn = torch.cat((sequence.drawn.to(self.device), more))
+        return sequence.drawn
 
     # Tensors
 
@@ -187,8 +247,8 @@ class KvCache:
     def _pack_old(self, sequence: Sequence) -> None:
         """Pack every page but the sink that is complete and has at least 128 newer tokens behind it."""
         done = max(1, sequence.packed)
-        end = max(0, sequence.length - EXACT_RECENT) // PAGE
-        if end <= done:
+        end = done + self.pages_to_pack(sequence, sequence.length)
+        if end == done:
             return
         old = sequence.table[done:end]
         new, sequence.reserve = sequence.reserve[: len(old)], sequence.reserve[len(old) :]

@@ -1,7 +1,7 @@
 """The sequences that live in memory: for each conversation its newest one and earlier states worth going back to.
 
 When pages run short, whole conversations go first, the longest unused one before others, then early states. Text is
-kept elsewhere and snapshots on disk; what goes here costs time, never content.
+kept elsewhere and snapshots on disk; what goes here costs time, never content. Only then are values demoted.
 """
 
 from collections.abc import Iterator
@@ -69,13 +69,30 @@ class Conversations:
 
     def free_idle(self, busy: Conversation, spare: Sequence | None) -> bool:
         """Free the least valuable thing that is not the live sequence of `busy` or `spare` -> whether there was one."""
+        if self._unload_idle(busy, spare):
+            return True
+        if any(mark is not spare for mark in busy.marks):
+            self._drop_mark(busy, spare)
+            return True
+        return False
+
+    def free_packed(self, busy: Conversation) -> bool:
+        """As `free_idle`, for packed pages: of the states of `busy` only one that holds some which `live` does not."""
+        if self._unload_idle(busy, None):
+            return True
+        shared = set(busy.live.table)
+        for mark in busy.marks:
+            if any(place < 0 and place not in shared for place in mark.table):
+                busy.marks = [other for other in busy.marks if other is not mark]
+                self._cache.free(mark)
+                return True
+        return False
+
+    def _unload_idle(self, busy: Conversation, spare: Sequence | None) -> bool:
         for id, conversation in self._by_id.items():
             if conversation is not busy and all(state is not spare for state in conversation.states()):
                 self.unload(id)
                 return True
-        if any(mark is not spare for mark in busy.marks):
-            self._drop_mark(busy, spare)
-            return True
         return False
 
     def _drop_mark(self, conversation: Conversation, spare: Sequence | None = None) -> None:

@@ -51,6 +51,7 @@ class GenerationStats:
     from a snapshot. kv_pages_read_share: KV pages that decode read, of those it could have read, over all layers and KV
     heads; selected_pages_read_share: the same without the first two layers, which read densely;
     prompt_pages_read_share: KV pages that the prompt's query blocks read, of those they could have read.
+    demoted_pages: KV pages of the sequence whose values are kept in 2 bits, because memory was short.
     """
 
     prompt_tokens: int
@@ -65,6 +66,7 @@ class GenerationStats:
     selected_pages_read_share: float
     prompt_pages_read_share: float
     peak_memory_bytes: int
+    demoted_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

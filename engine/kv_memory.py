@@ -17,18 +17,21 @@ from kernels.append_kv import append_kv
 from kernels.decode_attention import PAGE, PagedKv
 from kernels.kv_codec import (
     FORMATS,
+    PackedFormat,
     PackedPages,
     bytes_per_page,
     empty_pages,
     hadamard,
     layer_format,
     pack_pages,
+    requantize_values,
     unpack_page_keys,
     unpack_page_values,
 )
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SCORERS: tuple[Scorer, ...] = (MeanStd(),)
+DEMOTED_BITS = 2  # of the values of demoted pages
 
 
 class Store(NamedTuple):
@@ -56,6 +59,24 @@ def bytes_per_token(model: ModelConfig, kv_format: str, scorers: SequenceOf[Scor
     return -(-model.kv_heads * (pages + model.layers * summaries) // PAGE)
 
 
+def demoted_bytes_per_token(model: ModelConfig, kv_format: str, scorers: SequenceOf[Scorer] = SCORERS) -> int:
+    """What `bytes_per_token` says, for pages whose values were demoted."""
+    formats = demoted_formats(model, kv_format)
+    saved = sum(
+        bytes_per_page(layer_format(kv_format, i, model.layers), model.head_dim) - bytes_per_page(fmt, model.head_dim)
+        for i, fmt in enumerate(formats)
+    )
+    return bytes_per_token(model, kv_format, scorers) - saved * model.kv_heads // PAGE
+
+
+def demoted_formats(model: ModelConfig, kv_format: str) -> list[PackedFormat]:
+    """What each layer's pages become when their values are demoted; nothing where a format has none to demote."""
+    if kv_format not in FORMATS or FORMATS[kv_format].float8 or FORMATS[kv_format].value_bits <= DEMOTED_BITS:
+        return []
+    formats = (layer_format(kv_format, layer, model.layers) for layer in range(model.layers))
+    return [PackedFormat(fmt.key_bits, DEMOTED_BITS) for fmt in formats]
+
+
 def _layouts(scorers: SequenceOf[Scorer], d: int) -> dict[str, list[tuple[tuple[int, ...], torch.dtype]]]:
     """By the name of a summary, the (shape of one page, dtype) of its tensors."""
     return {scorer.summary: summary_layout(scorer, d) for scorer in scorers}
@@ -65,8 +86,10 @@ class KvMemory:
     """`pages` of the format; for packed formats `pages` packed ones and `exact_pages` that are not packed (yet).
 
     `keys` and `values`: the exact pool, [layers, kv_heads, slots, d]. `packed`: for each layer its packed pool. Where
-    there is one, values are rotated, in exact pages too. `summaries`: by the name that a scorer gives them, tensors
-    [layers, kv_heads, exact pages + packed pages, ...], made from the exact keys when a page is complete.
+    there is one, values are rotated, in exact pages too. `cold`: for each layer its pool of `cold_pages` whose values
+    were demoted; packed pages and these are numbered together, `packed_pages` being the first of these.
+    `summaries`: by the name that a scorer gives them, tensors [layers, kv_heads, exact pages + packed pages + cold
+    pages, ...], made from the exact keys when a page is complete.
     """
 
     def __init__(
@@ -77,29 +100,34 @@ class KvMemory:
         exact_pages: int,
         device: torch.device,
         scorers: SequenceOf[Scorer],
+        cold_pages: int = 0,
     ) -> None:
         layers, heads, d = model.layers, model.kv_heads, model.head_dim
         self.device, self.packs = device, kv_format not in EXACT_DTYPES
         self.dtype = EXACT_DTYPES.get(kv_format, torch.bfloat16)
         self.exact_pages = exact_pages if self.packs else pages
+        self.packed_pages = pages if self.packs else 0
         self.keys = torch.empty(layers, heads, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.formats = [layer_format(kv_format, layer, layers) for layer in range(layers)] if self.packs else []
         self.packed = [empty_pages(fmt, (heads, pages), d, device) for fmt in self.formats]
+        self.cold_formats = demoted_formats(model, kv_format) if cold_pages else []
+        if cold_pages and not self.cold_formats:
+            raise ValueError(f"cold_pages: got {cold_pages}, need 0 for {kv_format}, whose values cannot be demoted")
+        self.cold = [empty_pages(fmt, (heads, cold_pages), d, device) for fmt in self.cold_formats]
         self._scorers = {scorer.summary: scorer for scorer in scorers}
-        total = self.exact_pages + (pages if self.packs else 0)
+        total = self.exact_pages + self.packed_pages + cold_pages
         self.summaries = {
             name: tuple(
                 torch.zeros(layers, heads, total, *shape, dtype=dtype, device=device) for shape, dtype in layout
             )
             for name, layout in _layouts(scorers, d).items()
         }
-        self.layers = [
-            PagedKv(self.keys[i], self.values[i], self.packed[i], self.formats[i])
-            if self.packs
-            else PagedKv(self.keys[i], self.values[i])
-            for i in range(layers)
-        ]
+        nothing = [(None, None)] * layers
+        packed = zip(self.packed, self.formats) if self.packed else nothing
+        cold = zip(self.cold, self.cold_formats) if self.cold else nothing
+        exact = zip(self.keys.unbind(), self.values.unbind())
+        self.layers = [PagedKv(*pools[0], *pools[1], *pools[2]) for pools in zip(exact, packed, cold)]
 
     def write(self, layer: int, slots: SequenceOf[tuple[int, int]], k: torch.Tensor, v: torch.Tensor) -> None:
         """k and v [t, kv_heads, d] into the exact pool, at runs of (first slot, tokens)."""
@@ -121,6 +149,17 @@ class KvMemory:
         for tensors in self.summaries.values():
             for stored in tensors:
                 stored[:, :, self.exact_pages + target] = stored[:, :, source]
+
+    def demote(self, old: SequenceOf[int], new: SequenceOf[int]) -> None:
+        """Packed pages `old` into cold pages `new`, both by their common numbers; their summaries go with them."""
+        source, target = torch.tensor(old, device=self.device), torch.tensor(new, device=self.device)
+        for pool, fmt, cold in zip(self.packed, self.formats, self.cold):
+            chosen = PackedPages(*(part[:, source] for part in pool))
+            for stored, part in zip(cold, requantize_values(chosen, fmt, DEMOTED_BITS)[0]):
+                stored[:, target - self.packed_pages] = part
+        for tensors in self.summaries.values():
+            for stored in tensors:
+                stored[:, :, self.exact_pages + target] = stored[:, :, self.exact_pages + source]
 
     def summarize(self, pages: SequenceOf[int]) -> None:
         """Make the summaries of exact pages that have become complete."""
@@ -148,22 +187,34 @@ class KvMemory:
         for packed, slot, tokens in runs:
             into = slice(done, done + tokens)
             if packed:
-                first, fmt = slot // PAGE, self.formats[layer]
-                part = PackedPages(*(x[:, first : first + tokens // PAGE] for x in self.packed[layer]))
-                unpack_page_keys(part, fmt, keys[:, into].unflatten(1, (-1, PAGE)))
-                unpack_page_values(part, fmt, values[:, into].unflatten(1, (-1, PAGE)))
+                pages = slot // PAGE, slot // PAGE + tokens // PAGE
+                self._unpack(layer, *pages, *(x[:, into].unflatten(1, (-1, PAGE)) for x in (keys, values)))
             else:
                 keys[:, into] = self.keys[layer, :, slot : slot + tokens]
                 values[:, into] = self.values[layer, :, slot : slot + tokens]
             done += tokens
 
+    def _unpack(self, layer: int, first: int, end: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Pages `first` to `end` - 1, packed or cold ones, into keys and values [kv_heads, end - first, 64, d]."""
+        kv, hot = self.layers[layer], self.packed_pages
+        for pool, fmt, start, low, high in (
+            (kv.packed, kv.format, 0, first, min(end, hot)),
+            (kv.cold, kv.cold_format, hot, max(first, hot), end),
+        ):
+            if pool is None or fmt is None or low >= high:
+                continue
+            part = PackedPages(*(x[:, low - start : high - start] for x in pool))
+            unpack_page_keys(part, fmt, keys[:, low - first : high - first])
+            unpack_page_values(part, fmt, values[:, low - first : high - first])
+
     def stores(self) -> list[Store]:
-        """Every tensor that holds KV, in an order that depends on the format alone."""
+        """Every tensor that holds KV in its full format, in an order that depends on the format alone."""
         stores = [Store(pool.flatten(0, 1), 1, False) for pool in (self.keys, self.values)]
         stores += [Store(part, PAGE, True) for pool in self.packed for part in pool]
         for name in sorted(self.summaries):
             for part in self.summaries[name]:
                 stores.append(Store(part[:, :, : self.exact_pages].flatten(0, 1), PAGE, False))
                 if self.packs:
-                    stores.append(Store(part[:, :, self.exact_pages :].flatten(0, 1), PAGE, True))
+                    end = self.exact_pages + self.packed_pages
+                    stores.append(Store(part[:, :, self.exact_pages : end].flatten(0, 1), PAGE, True))
         return stores

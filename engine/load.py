@@ -17,11 +17,9 @@ from engine.model import Decoder
 from engine.patterns import Scorer, named_pattern, pattern_names, resolve_scorer
 from engine.prefill import prefill_chunk
 from engine.profiles import (
-    SPARE_PAGES,
     Profile,
-    capacity_tokens,
     choose_profile,
-    exact_pages,
+    kv_sizes,
     prefill_chunk_tokens,
 )
 from engine.rope import resolve_rope
@@ -80,14 +78,13 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         progress("kernels", 0.0)
         compile_kernels(decoder, config.kv_format)
     scorers = kept_scorers(config)
-    capacity = capacity_tokens(config, model, context, profile.device, scorers)
-    pages = -(-capacity // PAGE) + SPARE_PAGES
+    sizes = kv_sizes(config, model, context, profile.device, scorers)
     chunk = config.prefill_chunk or prefill_chunk_tokens(model)
-    cache = KvCache(model, config.kv_format, pages, exact_pages(pages, chunk), profile.device, scorers)
+    cache = KvCache(model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers, sizes.cold)
     device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
     progress("ready", 1.0)
     return LoadedModel(
-        decoder, cache, tokenizer, template, profile, context, capacity, chunk, parameters, weights, reason, error,
+        decoder, cache, tokenizer, template, profile, context, sizes.tokens, chunk, parameters, weights, reason, error,
         device_name, fingerprint, scorers,
     )  # fmt: skip
 

@@ -49,6 +49,10 @@ class PagePool:
         """One reference less for each page; at zero it is free."""
         np.subtract.at(self._references, self._in_use(pages), 1)
 
+    def references(self, page: int) -> int:
+        """How often a page is used; 0 if it is free."""
+        return int(self._references[page])
+
     def _in_use(self, pages: Iterable[int]) -> np.ndarray:
         numbers = np.fromiter(pages, dtype=np.int64)
         if (self._references[numbers] < 1).any():
@@ -70,7 +74,7 @@ class PagePool:
 def runs(table: SequenceOf[int], page_size: int, start: int, end: int) -> list[tuple[bool, int, int]]:
     """Tokens start to end - 1 of a page table as runs of neighbouring slots: (packed pool?, first slot, tokens).
 
-    `table`: page numbers of the exact pool, or ~number (negative) for the packed pool.
+    `table`: page numbers of the exact pool, or ~number (negative) for packed ones.
     """
     if start >= end:
         return []

@@ -8,7 +8,7 @@ old pages are packed, far enough before the branch point that the 128 tokens bef
 import logging
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,28 +127,46 @@ def _known_chain(
 
 
 def restore(
-    cache: KvCache, sequence: Sequence, reader: SnapshotReader, stored: StoredPrefix, prompt: array, blocks: Blocks
+    cache: KvCache,
+    sequence: Sequence,
+    reader: SnapshotReader,
+    stored: StoredPrefix,
+    prompt: array,
+    blocks: Blocks,
+    make_room: Callable[[int], None] = lambda tokens: None,
 ) -> int:
     """Append `stored` to a prepared sequence, from its first block that the sequence lacks -> tokens read.
+
+    `make_room(tokens)` is called before each payload and may raise an EngineError.
 
     Stops before the first payload that is missing, damaged, different or without room; what follows has to be computed.
     """
     start = sequence.length
     for key, _ in stored.blocks[start // blocks.tokens :]:
-        if not _append(cache, sequence, prompt, blocks.tokens, reader.read_block(key), key):
+        if not _append(cache, sequence, prompt, blocks.tokens, reader.read_block(key), key, make_room):
             return sequence.length - start
     if stored.checkpoint is not None:
         rest = stored.tokens - sequence.length
-        _append(cache, sequence, prompt, rest, reader.read_checkpoint(stored.checkpoint), stored.checkpoint)
+        payload = reader.read_checkpoint(stored.checkpoint)
+        _append(cache, sequence, prompt, rest, payload, stored.checkpoint, make_room)
     return sequence.length - start
 
 
-def _append(cache: KvCache, sequence: Sequence, prompt: array, tokens: int, payload: bytes | None, key: str) -> bool:
+def _append(
+    cache: KvCache,
+    sequence: Sequence,
+    prompt: array,
+    tokens: int,
+    payload: bytes | None,
+    key: str,
+    make_room: Callable[[int], None],
+) -> bool:
     if payload is None:
         log.warning("Snapshot row %s is missing or damaged; its tokens are computed anew.", key)
         return False
     first = sequence.length
     try:
+        make_room(tokens)
         decode_into(cache, sequence, prompt[first : first + tokens], payload)
     except EngineError as error:  # it does not fit, or there is no room
         log.warning("Snapshot row %s: %s", key, error)

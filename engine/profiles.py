@@ -17,7 +17,13 @@ import torch
 import kernels
 from engine.cache import PAGE
 from engine.config import EngineConfig, ModelConfig
-from engine.kv_memory import EXACT_DTYPES, SCORERS, bytes_per_token
+from engine.kv_memory import (
+    EXACT_DTYPES,
+    SCORERS,
+    bytes_per_token,
+    demoted_bytes_per_token,
+    demoted_formats,
+)
 from engine.patterns import Scorer
 from kernels import cpu_jit
 
@@ -26,6 +32,7 @@ _LARGEST_CHUNK = 512
 _MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
 _CAPACITY_CONTEXTS = 4
 _EXACT_SHARE = 4  # packed formats: one exact page for so many packed ones
+_DEMOTED_SHARE = 3  # at most so many demoted pages for one in full format
 SPARE_PAGES = 16  # for the copied last pages of checkpoints
 
 
@@ -102,6 +109,45 @@ def capacity_tokens(
         budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
         token += -(-exact // _EXACT_SHARE)
     return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget // token))
+
+
+@dataclass(frozen=True, slots=True)
+class KvSizes:
+    """`tokens`: of KV that fit in; in KV pages, `pages` of the format, `exact` unpacked and `cold` demoted ones."""
+
+    tokens: int
+    pages: int
+    exact: int
+    cold: int
+
+
+def kv_sizes(
+    config: EngineConfig, model: ModelConfig, context: int, device: str, scorers: Sequence[Scorer] = SCORERS
+) -> KvSizes:
+    """How to divide the memory. There are pages for demoted values only where the context does not fit without them.
+
+    Then, of the same memory, so much goes to them that the context fits, as far as a quarter of all pages can keep the
+    full format. A capacity that was asked for stays as it is, and they come on top, from memory that is left.
+    """
+    capacity = capacity_tokens(config, model, context, device, scorers)
+    pages, wanted = -(-capacity // PAGE), -(-context // PAGE)
+    chunk, cold = config.prefill_chunk or prefill_chunk_tokens(model), 0
+    if wanted > pages and demoted_formats(model, config.kv_format):
+        token, exact = (bytes_per_token(model, name, scorers) for name in (config.kv_format, "bf16"))
+        demoted = demoted_bytes_per_token(model, config.kv_format, scorers)
+        if config.kv_capacity_tokens is None:
+            token += -(-exact // _EXACT_SHARE)
+            most = int(_DEMOTED_SHARE * pages * demoted / (token + _DEMOTED_SHARE * demoted))
+            given = min(most, -(-(wanted - pages) * demoted // (token - demoted)))
+            if pages - given > chunk // PAGE:  # a chunk is packed at once
+                pages, cold = pages - given, given * token // demoted
+        elif pages + SPARE_PAGES > chunk // PAGE:
+            held = PAGE * ((pages + SPARE_PAGES) * token + exact_pages(pages + SPARE_PAGES, chunk) * exact)
+            left = int(free_memory(device) * _MEMORY_SHARE) - held
+            cold = max(0, left // (PAGE * demoted))
+        cold = min(cold, wanted - pages, _DEMOTED_SHARE * pages)
+    tokens = capacity if not cold else (pages + cold) * PAGE
+    return KvSizes(tokens, pages + SPARE_PAGES, exact_pages(pages + SPARE_PAGES, chunk), cold)
 
 
 def free_memory(device: str) -> int:

@@ -102,7 +102,10 @@ def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str) -> str:
 def export_rows(
     cache: KvCache, sequence: Sequence, root: str, pages_per_block: int, known: Container[str]
 ) -> Iterator[SnapshotBlock | SnapshotCheckpoint]:
-    """The rows of `sequence`, from its first token to its last, without those whose key is `known`."""
+    """The rows of `sequence`, from its first token to its last, without those whose key is `known`.
+
+    Rows hold the full format: where a page of a new one is demoted, they end, since later rows could not be reached.
+    """
     size = pages_per_block * PAGE
     final = sequence.packed if cache.packs else sequence.length // PAGE
     parent = root
@@ -111,6 +114,8 @@ def export_rows(
         reading = reading_of(sequence.reading, sequence.dense_until, first + size)
         key = block_key(parent, ids, any(sequence.by_decode[first : first + size]), reading)
         if key not in known:
+            if cache.demoted(sequence, first // PAGE, (first + size) // PAGE):
+                return
             payload = encode(cache, sequence, first, first + size)
             yield SnapshotBlock(key, parent, first, tuple(ids), payload)
         parent = key
@@ -118,7 +123,7 @@ def export_rows(
     ids = sequence.ids[first:]
     reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
     key = reading_tag(reading) + _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids, reading)[16:]
-    if key not in known:
+    if key not in known and not cache.demoted(sequence, first // PAGE):
         yield SnapshotCheckpoint(key, parent, first, tuple(ids), encode(cache, sequence, first, sequence.length))
 
 

@@ -5,20 +5,19 @@ import time
 from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
 
 from engine.attention import AttentionPlan
-from engine.cache import EXACT_RECENT, PAGE, Sequence
+from engine.cache import PAGE, Sequence
 from engine.config import Sampling
 from engine.decode import decode_token
-from engine.errors import DoesNotFitError
 from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
 from engine.prefill import chunk_ends, prefill_chunk
 from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, read_alike, restore
 from engine.profiles import peak_memory_bytes
+from engine.room import Room
 from engine.sampling import Sampler, StopFilter
 from engine.snapshot import SnapshotReader
 
@@ -54,6 +53,7 @@ class Turn:
         self.cancel = cancel or threading.Event()
         self.checkpoints = sorted({at for at in checkpoints if 0 < at < len(prompt)})
         self.snapshots, self.plan = snapshots, plan
+        self.room = Room(engine, self.conversation, len(prompt) + sampling.max_tokens, len(self.checkpoints) + 2)
         self.started = started
         self.reused = self.restored = self.computed = self.answered = 0
         self.ttft: float | None = None
@@ -101,10 +101,11 @@ class Turn:
             stored = None
         self._become(state, length)
         in_memory = self.live.length
-        self._make_room()
+        self.room.begin()
         if stored is not None and self.snapshots is not None:
-            self._make_room_to_restore()
-            self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks)
+            self.room.begin_restoring()
+            make_room = self.room.restore
+            self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks, make_room)
         self.reused = in_memory + self.restored
 
     def _shared_blocks(self, state: Sequence | None, by_decode: list[bool]) -> tuple[Sequence | None, int]:
@@ -134,48 +135,9 @@ class Turn:
         if state is live and length == live.length:
             return
         if state is not None and length % PAGE:
-            self._free_until(lambda: cache.exact.free >= 1, state)
+            self.room.exact(1, state)
         self.conversation.live = cache.fork(state, length) if state is not None and length else Sequence()
         cache.free(live)
-
-    def _make_room(self) -> None:
-        """Take pages for prompt and answer, unloading idle conversations if there are too few."""
-        cache, total = self.engine.cache, len(self.prompt) + self.sampling.max_tokens
-        marks = len(self.checkpoints) + 2
-        pages = -(-total // PAGE)
-        if cache.packs:
-            missing = pages - self.live.packed
-            self._free_until(lambda: cache.packed.free >= missing)
-        else:
-            missing = pages - len(self.live.table) + marks
-            self._free_until(lambda: cache.exact.free >= missing)
-        self._take(self.live.length + 1)
-
-    def _make_room_to_restore(self) -> None:
-        """In k8v4 a snapshot brings exact pages: the sink, the recent ones and an incomplete one."""
-        cache = self.engine.cache
-        if cache.packs:
-            with suppress(DoesNotFitError):  # what cannot be restored is computed
-                self._free_until(lambda: cache.exact.free >= EXACT_RECENT // PAGE + 2)
-
-    def _take(self, length: int) -> None:
-        cache = self.engine.cache
-        if cache.packs:
-            need = -(-length // PAGE) - len(self.live.table) + len(self.checkpoints) + 2
-            self._free_until(lambda: cache.exact.free >= need)
-        cache.prepare(self.live, length, len(self.prompt) + self.sampling.max_tokens)
-
-    def _free_until(self, enough, spare: Sequence | None = None) -> None:
-        conversations = self.engine.conversations
-        while not enough():
-            if not conversations.free_idle(self.conversation, spare):
-                needed = len(self.prompt) + self.sampling.max_tokens
-                raise DoesNotFitError(
-                    f"The KV cache has no room for {needed} tokens.",
-                    "Choose fewer pages, or ask for a shorter answer.",
-                    needed_tokens=needed,
-                    available_tokens=self.engine.largest_prompt,
-                )
 
     # Prefill
 
@@ -186,7 +148,7 @@ class Turn:
         if live.length in self.checkpoints:
             yield self._mark(live.length, pin=True)
         for end in chunk_ends(live.length, total - 1, engine.prefill_chunk, self.checkpoints):
-            self._take(end)
+            self.room.grow(end)
             first = live.length
             prefill_chunk(engine.decoder, engine.cache, live, self.prompt[first:end], self._poll, self.plan)
             self.computed += end - first
@@ -203,7 +165,7 @@ class Turn:
 
     def _keep(self, length: int, pin: bool) -> None:
         if length % PAGE:
-            self._free_until(lambda: self.engine.cache.exact.free >= 1)
+            self.room.exact(1)
         self.engine.conversations.mark(self.conversation, length, pin)
 
     def _prefilled(self) -> Prefilled:
@@ -279,7 +241,7 @@ class Turn:
 
     def _step(self, token: int) -> torch.Tensor:
         started = time.perf_counter()
-        self._take(self.live.length + 1)
+        self.room.grow(self.live.length + 1)
         logits = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll, self.plan)
         self.step_seconds.append(time.perf_counter() - started)
         return logits
@@ -305,4 +267,5 @@ class Turn:
             selected_pages_read_share=self.plan.counts.selecting.share,
             prompt_pages_read_share=self.plan.counts.reading.share,
             peak_memory_bytes=peak_memory_bytes(),
+            demoted_pages=self.engine.cache.demoted(self.live),
         )

@@ -15,7 +15,8 @@ def decode_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """q float32 [heads, d] -> out float32 [heads, d], mass float32 [listed].
 
-    `table` int32 [pages]: place of each KV page of the sequence, in the exact pool or ~place in the packed one.
+    `table` int32 [pages]: place of each KV page of the sequence, in the exact pool or ~place in the packed ones
+    (`PagedKv`).
     `index`: a row for each KV head, every one with at least one page. `length`: tokens of the sequence; the last page
     may be unfinished. `mass`: for each listed page the attention that its KV head's query heads pay to it; over a row
     it sums to their number.

@@ -16,12 +16,14 @@ from kernels.block_index import BlockIndex
 from kernels.cpu_floats import half, widen
 from kernels.cpu_jit import as_numpy, jit, parallel_lock
 from kernels.decode_attention.paged import PAGE, PagedKv
+from kernels.kv_codec import PackedPages
 
 SEGMENT_PAGES = 16
 _FLOAT8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 _FLOAT8[np.isnan(_FLOAT8)] = 0.0  # codes that packing never makes
 _NO_CODES = np.empty((0, 0, 0, 0), np.uint8)
 _NO_SCALES = np.empty((0, 0, 0), np.int16)
+_NO_PAGES = (_NO_CODES, _NO_SCALES, _NO_SCALES, _NO_CODES, _NO_SCALES, _NO_SCALES)
 
 
 def decode_attention(
@@ -32,19 +34,18 @@ def decode_attention(
     kv_heads, listed = kv.keys.shape[0], index.pages.shape[0]
     group, segments = heads // kv_heads, kv_heads + listed // SEGMENT_PAGES
     out, mass = torch.empty(heads, d), torch.empty(listed)
-    packed, fmt = kv.packed, kv.format
-    if packed is None or fmt is None:
-        parts = (_NO_CODES, _NO_SCALES, _NO_SCALES, _NO_CODES, _NO_SCALES, _NO_SCALES)
-        bits = (0, 0, False)
+    fmt, cold_fmt = kv.format, kv.cold_format
+    if fmt is None:
+        bits = (0, 0, 0, False)
     else:
-        parts = tuple(as_numpy(part) for part in packed)
-        bits = (fmt.key_bits, fmt.value_bits, fmt.float8)
+        bits = (fmt.key_bits, fmt.value_bits, cold_fmt.value_bits if cold_fmt else 0, fmt.float8)
     with parallel_lock:
         _attend(
             q.contiguous().view(kv_heads, group, d).numpy(),
             as_numpy(kv.keys),
             as_numpy(kv.values),
-            *parts,
+            _arrays(kv.packed),
+            _arrays(kv.cold),
             *bits,
             table.numpy(),
             index.offsets.numpy(),
@@ -59,6 +60,11 @@ def decode_attention(
             _FLOAT8,
         )
     return out, mass
+
+
+def _arrays(pool: PackedPages | None) -> tuple[np.ndarray, ...]:
+    """In the order of `PackedPages`."""
+    return _NO_PAGES if pool is None else tuple(as_numpy(part) for part in pool)
 
 
 @jit()
@@ -98,8 +104,8 @@ def _codes(rows, bits, float8, float8_table, count, tile):
 
 @jit()
 def _segment(
-    q, head, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum, key_bits,
-    value_bits, float8, table, pages, first, end, length, scale, out, lse, page_sum, float8_table,
+    q, head, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, pages, first, end,
+    length, scale, out, lse, page_sum, float8_table,
 ):  # fmt: skip
     """Entries `first` to `end` - 1 of `pages` for one KV head: q [group, d] -> out [group, d], lse [group].
 
@@ -115,6 +121,10 @@ def _segment(
     for entry in range(first, end):
         page = pages[entry]
         place = table[page]
+        pool, number, bits = packed, ~place, value_bits
+        if number >= packed[0].shape[1]:
+            pool, number, bits = cold, number - packed[0].shape[1], cold_value_bits
+        key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum = pool
         count = min(PAGE, length - page * PAGE)
         if place >= 0:
             slot = place * PAGE
@@ -125,15 +135,15 @@ def _segment(
                 for i in range(d):
                     query[g, i] = q[g, i] * scale
         else:
-            _codes(key_codes[head, ~place], key_bits, float8, float8_table, count, tile)
+            _codes(key_codes[head, number], key_bits, float8, float8_table, count, tile)
             for g in range(group):
                 for i in range(d):
-                    query[g, i] = q[g, i] * scale * half(key_scale[head, ~place, i])
+                    query[g, i] = q[g, i] * scale * half(key_scale[head, number, i])
         for g in range(group):
             shift = np.float32(0)
             if place < 0 and not float8:
                 for i in range(d):
-                    shift += q[g, i] * half(key_minimum[head, ~place, i])
+                    shift += q[g, i] * half(key_minimum[head, number, i])
             largest = running[g]
             for j in range(count):
                 score = np.float32(0)
@@ -163,13 +173,13 @@ def _segment(
                 for i in range(d):
                     tile[j, i] = widen(values[head, slot + j, i])
         else:
-            _codes(value_codes[head, ~place], value_bits, float8, float8_table, count, tile)
-            scales = value_scale[head, ~place]
+            _codes(value_codes[head, number], bits, float8, float8_table, count, tile)
+            scales = value_scale[head, number]
             for g in range(group):
                 shift = np.float32(0)
                 for j in range(count):
                     if not float8:
-                        shift += scores[g, j] * half(value_minimum[head, ~place, j])
+                        shift += scores[g, j] * half(value_minimum[head, number, j])
                     scores[g, j] *= half(scales[0 if float8 else j])
                 for i in range(d):
                     out[g, i] += shift
@@ -191,8 +201,8 @@ def _segment(
 
 @jit(parallel=True)
 def _attend(
-    q, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum, key_bits, value_bits,
-    float8, table, offsets, pages, length, scale, out, mass, part_out, part_lse, page_sum, float8_table,
+    q, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, offsets, pages, length, scale,
+    out, mass, part_out, part_lse, page_sum, float8_table,
 ):  # fmt: skip
     kv_heads, group, d = q.shape
     heads_of = np.empty(part_lse.shape[0], np.int64)
@@ -208,9 +218,8 @@ def _attend(
         head, first = heads_of[task], firsts[task]
         end = min(first + SEGMENT_PAGES, np.int64(offsets[head + 1]))
         _segment(
-            q[head], head, keys, values, key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum,
-            key_bits, value_bits, float8, table, pages, first, end, length, scale, part_out[task], part_lse[task],
-            page_sum, float8_table,
+            q[head], head, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, pages,
+            first, end, length, scale, part_out[task], part_lse[task], page_sum, float8_table,
         )  # fmt: skip
     mass[:] = 0
     for head in range(kv_heads):

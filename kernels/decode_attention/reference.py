@@ -35,15 +35,19 @@ def gather_pages(kv: PagedKv, head: int, places: torch.Tensor) -> tuple[torch.Te
     places = places.long()
     if kv.packed is None or kv.format is None:
         return _exact(kv.keys[head], places), _exact(kv.values[head], places)
-    d = kv.keys.shape[-1]
-    keys, values = (torch.empty(places.shape[0], PAGE, d, device=places.device) for _ in range(2))
+    keys, values = (torch.empty(places.shape[0], PAGE, kv.keys.shape[-1], device=places.device) for _ in range(2))
     exact = (places >= 0).nonzero().flatten()
-    packed = (places < 0).nonzero().flatten()
     keys[exact], values[exact] = _exact(kv.keys[head], places[exact]), _exact(kv.values[head], places[exact])
-    if packed.shape[0]:
-        chosen = PackedPages(*(part[head][~places[packed]] for part in kv.packed))
-        keys[packed] = unpack_page_keys(chosen, kv.format)
-        values[packed] = unpack_page_values(chosen, kv.format)
+    first = 0
+    for pool, fmt in ((kv.packed, kv.format), (kv.cold, kv.cold_format)):
+        if pool is None or fmt is None:
+            continue
+        end = first + pool.key_codes.shape[1]
+        here = ((~places >= first) & (~places < end)).nonzero().flatten()
+        if here.shape[0]:
+            chosen = PackedPages(*(part[head][~places[here] - first] for part in pool))
+            keys[here], values[here] = unpack_page_keys(chosen, fmt), unpack_page_values(chosen, fmt)
+        first = end
     return keys, values
 
 
