@@ -13,7 +13,7 @@ import torch
 from numba import prange
 
 from kernels.block_index import BlockIndex
-from kernels.cpu_floats import half, widen
+from kernels.cpu_floats import exp_negative, half, widen
 from kernels.cpu_jit import as_numpy, jit, parallel_lock
 from kernels.decode_attention.paged import PAGE, PagedKv
 from kernels.kv_codec import PackedPages
@@ -103,6 +103,62 @@ def _codes(rows, bits, float8, float8_table, count, tile):
 
 
 @jit()
+def _scores(tile, count, query, scores):
+    """The products of the first `count` rows of tile [64, d] with query [group, d] -> scores [group, 64]."""
+    group, d = query.shape
+    for j in range(count):
+        for g in range(group):
+            score = np.float32(0)
+            for i in range(d):
+                score += tile[j, i] * query[g, i]
+            scores[g, j] = score
+
+
+@jit()
+def _exact_scores(rows, count, query, scores, row):
+    """As `_scores`, of entries of an exact page: each row is widened into `row` [d] and used at once."""
+    group, d = query.shape
+    for j in range(count):
+        for i in range(d):
+            row[i] = widen(rows[j, i])
+        for g in range(group):
+            score = np.float32(0)
+            for i in range(d):
+                score += row[i] * query[g, i]
+            scores[g, j] = score
+
+
+@jit()
+def _add(tile, first, count, weights, out):
+    """out [group, d] += weights [group, 64] times `count` rows of `tile`, for columns of the weights from `first` on.
+
+    Four rows at a time: `out` is loaded and stored less often.
+    """
+    group, d = out.shape
+    for j in range(0, count - 3, 4):
+        for g in range(group):
+            a, b = weights[g, first + j], weights[g, first + j + 1]
+            c, e = weights[g, first + j + 2], weights[g, first + j + 3]
+            for i in range(d):
+                out[g, i] += a * tile[j, i] + b * tile[j + 1, i] + c * tile[j + 2, i] + e * tile[j + 3, i]
+    for j in range(count // 4 * 4, count):
+        for g in range(group):
+            for i in range(d):
+                out[g, i] += weights[g, first + j] * tile[j, i]
+
+
+@jit()
+def _exact_add(rows, count, weights, out, tile):
+    """As `_add`, of entries of an exact page, four of which are widened at a time."""
+    for first in range(0, count, 4):
+        some = min(4, count - first)
+        for j in range(some):
+            for i in range(tile.shape[1]):
+                tile[j, i] = widen(rows[first + j, i])
+        _add(tile, first, some, weights, out)
+
+
+@jit()
 def _segment(
     q, head, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, pages, first, end,
     length, scale, out, lse, page_sum, float8_table,
@@ -127,31 +183,26 @@ def _segment(
         key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum = pool
         count = min(PAGE, length - page * PAGE)
         if place >= 0:
-            slot = place * PAGE
-            for j in range(count):
-                for i in range(d):
-                    tile[j, i] = widen(keys[head, slot + j, i])
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale
+            _exact_scores(keys[head, place * PAGE : place * PAGE + count], count, query, scores, tile[0])
         else:
             _codes(key_codes[head, number], key_bits, float8, float8_table, count, tile)
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale * half(key_scale[head, number, i])
+            _scores(tile, count, query, scores)
         for g in range(group):
             shift = np.float32(0)
             if place < 0 and not float8:
                 for i in range(d):
                     shift += q[g, i] * half(key_minimum[head, number, i])
             largest = running[g]
+            shift *= scale
             for j in range(count):
-                score = np.float32(0)
-                for i in range(d):
-                    score += tile[j, i] * query[g, i]
-                score += shift * scale
-                scores[g, j] = score
-                largest = max(largest, score)
+                scores[g, j] += shift
+                largest = max(largest, scores[g, j])
             if largest > running[g]:
                 shrink = np.float32(math.exp(running[g] - largest))
                 running[g] = largest
@@ -162,16 +213,13 @@ def _segment(
                     page_sum[earlier, g] *= shrink
             weight_sum = np.float32(0)
             for j in range(count):
-                weight = np.exp(scores[g, j] - largest)
+                weight = exp_negative(scores[g, j] - largest)
                 scores[g, j] = weight
                 weight_sum += weight
             total[g] += weight_sum
             page_sum[entry, g] = weight_sum
         if place >= 0:
-            slot = place * PAGE
-            for j in range(count):
-                for i in range(d):
-                    tile[j, i] = widen(values[head, slot + j, i])
+            _exact_add(values[head, place * PAGE : place * PAGE + count], count, scores, out, tile)
         else:
             _codes(value_codes[head, number], bits, float8, float8_table, count, tile)
             scales = value_scale[head, number]
@@ -183,14 +231,7 @@ def _segment(
                     scores[g, j] *= half(scales[0 if float8 else j])
                 for i in range(d):
                     out[g, i] += shift
-        for g in range(group):
-            for j in range(0, count - 3, 4):  # four rows at a time: `out` is loaded and stored less often
-                a, b, c, e = scores[g, j], scores[g, j + 1], scores[g, j + 2], scores[g, j + 3]
-                for i in range(d):
-                    out[g, i] += a * tile[j, i] + b * tile[j + 1, i] + c * tile[j + 2, i] + e * tile[j + 3, i]
-            for j in range(count // 4 * 4, count):
-                for i in range(d):
-                    out[g, i] += scores[g, j] * tile[j, i]
+            _add(tile, 0, count, scores, out)
     for g in range(group):
         for i in range(d):
             out[g, i] /= total[g]

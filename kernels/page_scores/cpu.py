@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numba import prange
 
+from kernels.cpu_floats import half
 from kernels.cpu_jit import as_numpy, jit, parallel_lock
 
 _PARALLEL = 2048  # KV pages over all heads: below that, starting threads takes longer than the scores
@@ -46,8 +47,8 @@ def _pages(q0, q1, summary0, summary1, out, first, end):
     for page in range(first, end):
         for part in range(summary0.shape[1]):
             for i in range(d):
-                a[i] = _half(summary0[page, part, i])
-                b[i] = _half(summary1[page, part, i])
+                a[i] = half(summary0[page, part, i])
+                b[i] = half(summary1[page, part, i])
             for block in range(blocks):
                 for row in range(rows):
                     score = np.float32(0)
@@ -55,11 +56,3 @@ def _pages(q0, q1, summary0, summary1, out, first, end):
                         score += q0[block, row, i] * a[i] + q1[block, row, i] * b[i]
                     if (part == 0 and row == 0) or score > out[block, page]:
                         out[block, page] = score
-
-
-@jit(inline=True)
-def _half(x):
-    """The bits of a finite float16 as float32: the sign is where extending the int16 puts it, and exponents differ by
-    112 in their bias, and so in a factor."""
-    bits = np.int32(np.int32(np.int32(x) << np.int32(13)) & np.int32(-0x70002000))
-    return bits.view(np.float32) * np.float32(2.0**112)

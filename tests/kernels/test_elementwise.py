@@ -106,3 +106,21 @@ def test_bfloat16_rounds_as_torch_does(random):
     _, exact = cpu.add_rms_norm(x, None, torch.ones(4096), 1e-5, torch.float32)
     _, rounded = cpu.add_rms_norm(x, None, torch.ones(4096), 1e-5, torch.bfloat16)
     assert torch.equal(rounded, exact.bfloat16())
+
+
+@needs_compiler
+def test_exp_of_negative_numbers():
+    from kernels.cpu_floats import exp_negative
+    from kernels.cpu_jit import jit
+
+    @jit()
+    def all_of(x, out):
+        for i in range(x.shape[0]):
+            out[i] = exp_negative(x[i])
+
+    x = -torch.cat((torch.logspace(-9, 1.94, 20001), torch.linspace(0, 87, 10001), torch.tensor([200.0, torch.inf])))
+    got = torch.empty_like(x)
+    all_of(x.numpy(), got.numpy())
+    torch.testing.assert_close(got[:-2].double(), x[:-2].double().exp(), rtol=1e-6, atol=0)
+    assert (got[-2:] < 1e-37).all()
+    assert got[20001] == 1.0
