@@ -1,13 +1,17 @@
-"""What the kernels that numba compiles for the CPU share: the decorator, torch to numpy, and number formats.
+"""What kernels compiled by numba for the CPU share: the decorator, torch to numpy, and where compiled code is kept.
 
 numba is imported when the first such kernel is used, so that machines without it (a GPU server, say) lose nothing.
 Compiled code is kept on disk by numba: the first use of a kernel on a machine takes seconds, later ones milliseconds.
 """
 
+import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,16 +24,53 @@ _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 # numba's simplest pool of threads breaks when two Python threads enter it at once.
 parallel_lock = threading.Lock()
 
+_HERE = Path(__file__).parent
+_places = [_HERE / "__pycache__"]
+
+
+def keep_compiled(folder: Path) -> None:
+    """Where compiled code may go if not beside the source. Call before the first kernel is used."""
+    if folder not in _places:
+        _places.append(folder)
+
 
 @lru_cache
 def unavailable_reason() -> str:
     """Why kernels cannot be compiled here, or "" if they can."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue")
     try:
-        import numba  # noqa: F401
+        import numba.core.config
     except ImportError as error:
         return f"numba cannot be imported: {error}"
+    folder = cache_folder()
+    if folder is not None:
+        numba.core.config.CACHE_DIR = str(folder)  # pyright: ignore[reportAttributeAccessIssue]
     return ""
+
+
+@lru_cache
+def cache_folder() -> Path | None:
+    """The folder of compiled code, or None if no place can be written: then it is compiled anew in each process.
+
+    numba looks only at the file of a compiled function, not at what that takes from other files, so the name of the
+    folder stands for all of them.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(_HERE.rglob("*.py")):
+        digest.update(source.read_bytes())
+    try:
+        digest.update(version("numba").encode())
+    except PackageNotFoundError:
+        return None
+    for place in _places:
+        folder = place / f"compiled-{digest.hexdigest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
 
 
 def available() -> bool:
@@ -38,13 +79,15 @@ def available() -> bool:
 
 def jit(parallel: bool = False, inline: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """numba's compiler with our options, and its cache on disk."""
+    if reason := unavailable_reason():
+        raise ImportError(reason)
     import numba
 
     return numba.njit(
         fastmath=_FAST_MATH,
         error_model="numpy",
         nogil=True,
-        cache=True,
+        cache=cache_folder() is not None,
         parallel=parallel,
         inline="always" if inline else "never",
     )
@@ -58,7 +101,7 @@ def _most_threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """How many threads parallel kernels use from now on, at most as many as the machine has."""
+    """How many threads parallel kernels use when called from this Python thread, at most as many as there are cores."""
     if available():
         import numba
 
