@@ -57,6 +57,11 @@ class Paths:
         return self.root / "compiled"
 
     @property
+    def gates(self) -> Path:
+        """Gates of calibrated models, a file each."""
+        return self.root / "gates"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.document_tokens import DocumentTokens
 from app.errors import as_app_error
+from app.gates import gates_for
 from app.jobs import EngineService
 from app.model_face import ModelFace, open_face
 from app.models import ModelInfo, Models
@@ -168,6 +169,7 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
             prefill_chunk=settings.prefill_chunk,
             threads=settings.threads,
             sparsity=sparsity_of(settings),
+            gates=gates_for(settings.data_dir, model),
         )
 
         def report(step: str, share: float) -> None:

@@ -146,7 +146,8 @@ class EngineConfig:
     `context`: tokens of prompt and answer together. `rope_scaling`: replaces the model's own.
     `decode_weights`: "auto" takes the fastest packed format whose logit error stays small. `sparsity`: how sparse the
     modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
-    be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded.
+    be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded. `gates`: [layers]
+    [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`.
     """
 
     model: Path
@@ -160,6 +161,7 @@ class EngineConfig:
     threads: int | None = None
     sparsity: Sparsity = field(default_factory=Sparsity)
     scorers: tuple[Any, ...] = ()
+    gates: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         _need(isinstance(self.model, Path), "model", self.model, "a pathlib.Path")

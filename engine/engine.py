@@ -22,9 +22,10 @@ from engine.config import EngineConfig, Sampling
 from engine.conversations import Conversations
 from engine.errors import DoesNotFitError, EngineError
 from engine.events import Event, Score
+from engine.gates.format import GatesMissingError, check_gates
 from engine.kv_memory import bytes_per_token
 from engine.load import LoadedModel, load_model
-from engine.patterns import AttentionPolicy, named_pattern, tail_start
+from engine.patterns import AttentionPolicy, named_pattern, streaming_heads, tail_start
 from engine.patterns.registry import MODES
 from engine.prefix import Blocks
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader, block_pages, export_rows
@@ -44,6 +45,8 @@ class Engine:
     def __init__(self, config: EngineConfig, loaded: LoadedModel) -> None:
         self.config = config
         self.model = loaded.decoder.config
+        if config.gates is not None:
+            check_gates(config.gates, self.model.layers, self.model.kv_heads)
         self.tokenizer: Tokenizer = loaded.tokenizer
         self.chat_template: ChatTemplate = loaded.chat_template
         self.profile = loaded.profile
@@ -133,11 +136,22 @@ class Engine:
             return turn.score(continuation)
 
     def policy(self, mode: str) -> AttentionPolicy:
-        """The attention policy of a mode or named pattern. PatternError if there is none of this name."""
+        """The attention policy of a mode or named pattern. PatternError if there is none of this name;
+        GatesMissingError, a ValueError, if a share of KV heads is to stream and there are no gates to choose by."""
         named = None if mode in MODES else named_pattern(mode)
         if mode not in self._policies or self._policies[mode].named is not named:
-            self._policies[mode] = AttentionPolicy(mode, self.config.sparsity, self.model.layers)
+            streaming = None if mode == "exact" else self._streaming_heads()
+            self._policies[mode] = AttentionPolicy(mode, self.config.sparsity, self.model.layers, streaming)
         return self._policies[mode]
+
+    def _streaming_heads(self) -> torch.Tensor | None:
+        """bool [layers, kv_heads] by the gates; None without gates."""
+        gates, ratio = self.config.gates, self.config.sparsity.streaming_ratio
+        if gates is not None:
+            return streaming_heads(torch.tensor(gates, device=self.cache.device), ratio)
+        if ratio:
+            raise GatesMissingError(ratio)
+        return None
 
     def _check(self, ids: SequenceOf[int], sampling: Sampling) -> None:
         if not ids:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.errors import as_app_error
+from app.gates import gates_for
 
 if TYPE_CHECKING:
     from app.evaluate.measure import Way
@@ -44,6 +45,7 @@ def engine_loader(
             device=device,
             threads=settings.threads,
             sparsity=Sparsity(**sparsity),  # pyright: ignore[reportArgumentType]
+            gates=gates_for(settings.data_dir, model),
         )
         try:
             return Engine.load(config)

@@ -1,0 +1,68 @@
+"""A model opened for calibration: dense weights, tokenizer and fingerprint, without KV memory or packed weights."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import EngineConfig
+from engine.gates.format import HeadGates, as_rows
+from engine.gates.mass import attention_outside, gates_from_mass
+from engine.gates.sample import Progress, Sample
+from engine.gates.training import train_gates
+from engine.linear import load_decoder
+from engine.model import Decoder
+from engine.patterns.policy import RECENT, SINK
+from engine.profiles import choose_profile
+from engine.rope import resolve_rope
+from engine.tokenizer import Tokenizer
+from engine.weights import open_model
+from kernels import cpu_jit
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """`context`: tokens that the model takes, context and tail together."""
+
+    decoder: Decoder
+    tokenizer: Tokenizer
+    fingerprint: str
+    context: int
+
+    def train(
+        self,
+        samples: Sequence[Sample],
+        steps: int,
+        seed: int = 0,
+        progress: Progress = lambda what, share: None,
+        cancel: threading.Event | None = None,
+    ) -> HeadGates:
+        """Gates by training. Raises as `train_gates`."""
+        gates = train_gates(self.decoder, samples, steps=steps, seed=seed, progress=progress, cancel=cancel)
+        return HeadGates(self.fingerprint, "trained", seed, steps, SINK, RECENT, as_rows(gates))
+
+    def quick(
+        self,
+        samples: Sequence[Sample],
+        seed: int = 0,
+        progress: Progress = lambda what, share: None,
+        cancel: threading.Event | None = None,
+    ) -> HeadGates:
+        """Gates by attention mass alone. Raises as `attention_outside`."""
+        outside = attention_outside(self.decoder, samples, progress=progress, cancel=cancel)
+        return HeadGates(self.fingerprint, "quick", seed, 0, SINK, RECENT, as_rows(gates_from_mass(outside)))
+
+
+def open_for_calibration(config: EngineConfig, progress: Progress = lambda what, share: None) -> Calibration:
+    """Read a model's dense weights, with the RoPE that the engine would use. Raises what `Engine.load` does."""
+    profile = choose_profile(config)
+    torch.set_num_threads(profile.threads)
+    cpu_jit.set_threads(profile.threads)
+    with open_model(config.model) as source:
+        model = source.config
+        scaling = config.rope_scaling or model.rope_scaling
+        context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
+        rope = resolve_rope(model, scaling, context, profile.device)
+        decoder = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
+        return Calibration(decoder, Tokenizer(source.tokenizer_source), source.fingerprint, context)
