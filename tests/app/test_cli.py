@@ -357,5 +357,16 @@ def test_docs_name_every_command_and_flag():
                 assert re.search(pattern, section + shared), f"{name}: {flag} is not in docs/cli.md"
 
     check(build_parser(), "", "")
-    assert set(sections) == {"run", "ask", "chat", "doctor", "models", "settings", "library", "cache", "eval"}
+    assert set(sections) == {
+        "run",
+        "ask",
+        "chat",
+        "doctor",
+        "models",
+        "settings",
+        "library",
+        "cache",
+        "eval",
+        "calibrate",
+    }
     assert checked > 100
