@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STORE_EVERY_S = 0.7
 DEMO_REPETITION_PENALTY = 1.1
+READ_BY = "read_by"
+"""Key of the frozen value that names the mode in which a conversation's documents are read."""
 """Measured with the 135M model on ten real questions: six answers ended in a loop without it, none with it."""
 READINGS = ("auto", "passages", "whole")
 
@@ -110,6 +112,7 @@ class _Turn:
         self.sampling = sampling
         self.thinking = thinking
         self.replaces = replaces
+        self.read_by = app.settings.mode  # until `_settle_modes` has asked the conversation
         documents = app.library.documents(self.conversation_id)
         self.document_ids = [document.id for document in documents]
         self.reading: Reading = reading_for(app, self.conversation_id, reading)
@@ -144,7 +147,7 @@ class _Turn:
             plan = self._plan(face, writer, engine.largest_prompt)
         if not job.enter_engine():
             return
-        warnings = (*job.state.warnings, *plan.warnings, *self._not_exact(engine, len(plan.ids)))
+        warnings = (*job.state.warnings, *plan.warnings, *self._settle_modes(engine, len(plan.ids)))
         job.update(phase="reading", read_done=0, read_total=len(plan.ids), warnings=warnings)
         self._generate(job, face, writer, plan)
 
@@ -154,16 +157,25 @@ class _Turn:
             sampling = replace(sampling, stop=(*sampling.stop, f"\n\n{QUESTION_LEAD}"))
         return sampling
 
-    def _read_by(self) -> str:
-        """The mode that reads this conversation's documents: that of its first turn, whose KV is re-used."""
-        return self.app.library.freeze(self.conversation_id, "read_by", self.app.settings.mode)
+    def _settle_modes(self, engine: Engine, tokens: int) -> tuple[str, ...]:
+        """Decides which mode reads: that of the conversation's first turn, whose KV is re-used. -> warnings.
 
-    def _not_exact(self, engine: Engine, tokens: int) -> tuple[str, ...]:
-        mode, read_by = self.app.settings.mode, self._read_by()
-        if mode != "exact" or tokens <= engine.policy(read_by).dense_until:
+        PatternError if the mode of the settings is unknown; nothing is stored of it then.
+        """
+        from engine import PatternError
+
+        mode = self.app.settings.mode
+        engine.policy(mode)
+        self.read_by = self.app.library.freeze(self.conversation_id, READ_BY, mode)
+        try:
+            dense_until = engine.policy(self.read_by).dense_until
+        except PatternError:
+            gone, self.read_by = self.read_by, mode
+            return (f"The attention pattern {gone} is gone; what it read is read again in mode {mode}.",)
+        if mode != "exact" or tokens <= dense_until:
             return ()
         return (
-            f"The documents were read in mode {read_by}, so this answer is not exact; "
+            f"The documents were read in mode {self.read_by}, so this answer is not exact; "
             "ask in a new conversation to have them read again.",
         )
 
@@ -244,7 +256,7 @@ class _Turn:
             checkpoints=(plan.checkpoint,) if plan.checkpoint else (),
             snapshots=self.app.snapshots,
             mode=self.app.settings.mode,
-            reading=self._read_by(),
+            reading=self.read_by,
         )
         try:
             for event in events:
@@ -360,7 +372,7 @@ class _Turn:
             kv_format=engine.kv_format,
             mode=app.settings.mode,
             reading=self.reading,
-            read_by=self._read_by(),
+            read_by=self.read_by,
             demoted_pages=stats.demoted_pages,
         )
 

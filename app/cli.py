@@ -19,6 +19,7 @@ from app.commands import COMMANDS
 from app.commands.failures import exit_code, explain
 from app.errors import WrongUse
 from app.paths import private_files
+from app.terminal import clean_output
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,6 +56,11 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
+    with clean_output():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:

@@ -55,6 +55,8 @@ def beginning(library: Library, documents: Sequence[Document]) -> tuple[Passage,
 
 LATER_PASSAGE = 0.3
 """What a sentence loses for each place by which its passage stands behind the first one."""
+OVERRUN = 64
+"""Tokens by which a single sentence may exceed the budget; a longer one is cut."""
 FEWEST_WORDS = 2
 """Words that say something; pieces with fewer are numbers and other crumbs."""
 
@@ -81,7 +83,8 @@ def condense(
     """The sentences that share most with the question, within `budget` tokens by `count`, as shortened passages.
 
     rarity: the question's words with their weights. Sentences of a passage stay in its order; the passage with the best
-    sentence comes first; passages without a chosen sentence are left out. At least one sentence is kept.
+    sentence comes first; passages without a chosen sentence are left out. At least one sentence is kept, or, where the
+    best one alone is far longer than the budget, the part of it that shares most with the question.
     """
     spans = [
         _Sentence(_score(held, rarity) - LATER_PASSAGE * number, number, place, passage.text[start:end].strip())
@@ -97,6 +100,9 @@ def condense(
         if any(span.text == other.text for other in chosen):
             continue
         tokens = count(span.text)
+        if not chosen and tokens > budget + OVERRUN:
+            span = replace(span, text=_part(span.text, rarity, budget, count))
+            tokens = budget
         if not chosen or spent + tokens <= budget:
             chosen.append(span)
             spent += tokens
@@ -105,6 +111,23 @@ def condense(
         own = sorted((span for span in chosen if span.passage == number), key=lambda span: span.place)
         texts[number] = " ".join(span.text for span in own)
     return tuple(replace(passages[number], text=text) for number, text in texts.items())
+
+
+_LOOK, _STEP = 60, 20  # characters
+
+
+def _part(text: str, rarity: Mapping[str, float], budget: int, count: Callable[[str], int]) -> str:
+    """What fits into `budget` tokens of a sentence that does not, around where it shares most with the question."""
+    places = range(0, max(1, len(text) - _LOOK + _STEP), _STEP)
+    first = max(places, key=lambda at: _score(term_set(text[at : at + _LOOK]), rarity))
+    size = len(text)
+    while True:
+        start = max(0, min(first + (_LOOK - size) // 2, len(text) - size))
+        part = text[start : start + size]
+        tokens = count(part)
+        if tokens <= budget or size == 1:
+            return part.strip()
+        size = max(1, min(size - 1, size * budget // tokens))
 
 
 def _score(held: frozenset[str], rarity: Mapping[str, float]) -> float:

@@ -78,15 +78,19 @@ class StatusLine:
         self._shown = 0
         self.active = self._stream.isatty()
 
+    def _move(self, text: str) -> None:
+        getattr(self._stream, "write_raw", self._stream.write)(text)
+
     def show(self, text: str) -> None:
         if self.active and text:
-            self._stream.write("\r" + text.ljust(self._shown))
+            self._move("\r")
+            self._stream.write(text.ljust(self._shown))
             self._stream.flush()
             self._shown = len(text)
 
     def clear(self) -> None:
         if self.active and self._shown:
-            self._stream.write("\r" + " " * self._shown + "\r")
+            self._move("\r" + " " * self._shown + "\r")
             self._stream.flush()
             self._shown = 0
 

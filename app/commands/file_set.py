@@ -1,4 +1,5 @@
-"""Where the command line's questions live: one conversation per set of documents, apart from the user's own.
+"""Where the command line's questions live: one conversation per set of documents and reading mode, apart from the
+user's own.
 
 Each question is asked as if it were the first: earlier answers are marked as replaced, so they are no part of the
 prompt. The conversation stays, because its frozen prompt parts and its KV snapshots are what makes the same files quick
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.assistant import READ_BY
 from app.hidden import HIDDEN, is_hidden
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ MARK_VALUE = "command line"
 
 def settle(app: App, new_id: str) -> str:
     """The conversation to ask in, given a new one that holds the documents: an earlier one of the same documents in
-    the same order if there is one (the new one goes), else the new one, marked."""
+    the same order, read in the same mode, if there is one (the new one goes), else the new one, marked."""
     library = app.library
     documents = [document.id for document in library.documents(new_id)]
     earlier = _of_same_documents(app, documents, new_id)
@@ -50,6 +52,8 @@ def _of_same_documents(app: App, documents: Sequence[str], new_id: str) -> str |
     library = app.library
     for candidate in library.conversations_using(documents[0]) if documents else ():
         same = [document.id for document in library.documents(candidate)] == list(documents)
-        if candidate != new_id and same and library.frozen(candidate).get(HIDDEN) == MARK_VALUE:
+        frozen = library.frozen(candidate)
+        mine = frozen.get(HIDDEN) == MARK_VALUE and frozen.get(READ_BY, app.settings.mode) == app.settings.mode
+        if candidate != new_id and same and mine:
             return candidate
     return None

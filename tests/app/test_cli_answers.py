@@ -28,7 +28,7 @@ QUESTION = "How long does the warranty last?"
 KEYS = [
     *("answer", "citations", "passages", "prompt_tokens", "reused_tokens", "restored_tokens", "computed_tokens"),
     *("ttft_s", "tpot_ms", "output_tokens", "accepted_per_step", "finish_reason", "profile", "model", "kv_format"),
-    *("mode", "kv_pages_read_share", "demoted_pages", "peak_memory_bytes", "warnings"),
+    *("mode", "read_by", "kv_pages_read_share", "demoted_pages", "peak_memory_bytes", "warnings"),
 ]
 
 
@@ -150,3 +150,16 @@ def test_run_prints_one_line_and_a_second_start_finds_it(tmp_path, starter_model
         rest = app.communicate(timeout=60)
     assert (app.returncode, rest[0]) == (0, "")
     assert rest[1].endswith("Unabridged has ended.\n"), rest[1]
+
+
+def test_modes_are_kept_apart_and_a_mistyped_one_leaves_no_trace(tmp_path, kettle, starter_model):
+    def asked(mode: str) -> dict:
+        return json.loads(ask(tmp_path, starter_model, kettle, "-q", QUESTION, "--json", "--mode", mode).stdout)
+
+    wrong = unabridged("ask", kettle, "-q", QUESTION, "--mode", "balancd", "--model", starter_model, data_dir=tmp_path)
+    assert wrong.returncode == 2
+    assert is_one_error(wrong.stderr)
+    assert "balanced" in wrong.stderr
+    for mode in ("exact", "fast", "exact"):
+        reply = asked(mode)
+        assert (reply["mode"], reply["read_by"], reply["warnings"]) == (mode, mode, [])

@@ -72,3 +72,24 @@ def test_a_small_model_reads_lines_as_they_stand():
     (read_part,) = read([listing], "What are the fares of the ferry for children?", 100)
     assert read_part.text.startswith("Fares of the ferry:\nadults 4\nchildren 2")
     assert bare_passages_text([read_part, FERRY]) == f"{read_part.text}\n\n{FERRY.text}\n\n"
+
+
+def test_a_sentence_longer_than_the_budget_is_cut_around_the_question():
+    words = [f"word{number}" for number in range(4000)]
+    words[2500] = "Zanzibar"
+    passage = Passage("d", "doc", 1, "1", " ".join(words), 1.0)
+    question = "Where is Zanzibar?"
+    (cut,) = condense(
+        [passage], rarity(question, [passage.text, "other text", "more"]), 250, lambda text: len(text) // 4
+    )
+    assert "Zanzibar" in cut.text
+    assert 150 <= len(cut.text) // 4 <= 250
+    assert condense([passage], {}, 250, lambda text: len(text) // 4)[0].text.startswith("word0 ")
+
+
+def test_a_cut_in_a_script_without_spaces():
+    text = "天" * 3000 + "東京駅" + "地" * 3000
+    passage = Passage("d", "doc", 1, "1", text, 1.0)
+    (cut,) = condense([passage], rarity("東京駅はどこですか", [text, "別の文"]), 100, len)
+    assert "東京" in cut.text
+    assert 50 <= len(cut.text) <= 100
