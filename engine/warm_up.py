@@ -1,4 +1,4 @@
-"""Compiling all that numba compiles before the first question: it is deaf to Stop, so it must not happen during one.
+"""Compiling all that numba compiles before the first question: it is deaf to Stop, so it must not happen during one."""
 
 import torch
 
