@@ -70,12 +70,12 @@ def _plant(encode: Encode, rng: Random, planted: Sequence[Sequence[int]], length
     waiting = sorted(((rng.uniform(FIRST, room - NEAR), ids) for ids in planted), key=lambda item: item[0])
     context: list[int] = []
     written = 0  # tokens of prose
-    for sentence in Prose(rng):
+    prose = Prose(rng)
+    while True:
         while waiting and waiting[0][0] <= written:
             context += waiting.pop(0)[1]
-        ids = encode(f" {sentence}")
+        ids = encode(f" {next(prose)}")
         if written + len(ids) > room and not waiting:
             return context
         context += ids
         written += len(ids)
-    raise AssertionError("prose never ends")
