@@ -17,8 +17,13 @@ from app.units import parse_length
 
 if TYPE_CHECKING:
     from app.evaluate.run import Plan, Record, Results
+    from app.settings import Settings
 
-SETTINGS = ("model", "context", "prefill_chunk", "threads", "decode_weights")
+SPARSITY = tuple(
+    f"sparsity.{name}" for name in ("crossover", "ratio", "streaming_ratio", "logical_pages", "reuse_interval")
+)
+"""Settings that hold for all sparse rows; budget and score are columns of the table."""
+SETTINGS = ("model", "context", "prefill_chunk", "threads", "decode_weights", *SPARSITY)
 _EXAMPLES = """\
 unabridged eval --lengths 1k,4k --samples 20 --formats bf16,k8v4
 unabridged eval --lengths 7k --modes exact,balanced --budget 2k --crossover 0
@@ -44,7 +49,6 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scorer", default="", metavar="LIST", help="how sparse modes choose KV pages, such as min_max"
     )
-    parser.add_argument("--crossover", metavar="N", help="answers over fewer tokens are dense; 0 = never")
     parser.add_argument("--reading-budget", metavar="N", help="tokens read by each query block of the prompt")
     parser.add_argument("--decode-only", action="store_true", help="read densely, once; sparse modes only answer")
     parser.add_argument("--prefill-only", action="store_true", help="answer densely; sparse modes only read")
@@ -66,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from app.paths import Paths
 
     settings = settings_from(args)
-    plan = _plan(args)
-    crossover, reading_budget = _amount("--crossover", args.crossover), _amount("--reading-budget", args.reading_budget)
+    plan, reading_budget = _plan(args, settings), _amount("--reading-budget", args.reading_budget)
     out = _folder(args.out)
     model = Models(Paths(settings.data_dir).models).resolve(settings.model)
     face = open_face(model, settings.context)
@@ -78,9 +81,14 @@ def run(args: argparse.Namespace) -> int:
             needed_tokens=max(plan.lengths),
             available_tokens=face.context,
         )
-    prompts, results, line = Prompts(face, model.parameters), Results(plan), StatusLine()
+    prompts, results, line = (
+        Prompts(face, model.parameters),
+        Results(plan, sparsity=_sparsity(settings, reading_budget)),
+        StatusLine(),
+    )
+    _note_settings(results, settings)
     log = (out / "samples.jsonl").open("w", encoding="utf-8") if out else None
-    load = engine_loader(settings, model, args.device, crossover, reading_budget)
+    load = engine_loader(settings, model, args.device, reading_budget)
     try:
         measure(plan, prompts, load, results, line.show, lambda record: _log(log, record))
     except BaseException:  # Ctrl-C, or an engine that gave up: what has been measured is told all the same
@@ -97,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if results.refused else 0
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace, settings: Settings) -> Plan:
     from app.evaluate.run import Part, Plan, plan_ways
     from app.evaluate.tasks import choose_tasks
 
@@ -112,8 +120,28 @@ def _plan(args: argparse.Namespace) -> Plan:
             raise WrongUse(f"{flag}: got nothing.", "Write names with commas between them.")
     asked: dict[Part, bool] = {"decode": args.decode_only, "prefill": args.prefill_only}
     parts: list[Part] = [part for part, wanted in asked.items() if wanted]
-    groups, dense = plan_ways(modes, formats, _tokens("--budget", args.budget), _list(args.scorer), parts or ["both"])
+    budgets, scorers = _tokens("--budget", args.budget), _list(args.scorer)
+    if not budgets and settings.sparsity_budget is not None:
+        budgets = [settings.sparsity_budget]
+    if not scorers and settings.origin("sparsity.score") != "default":
+        scorers = [settings.sparsity_score]
+    apart = settings.sparsity_streaming_ratio is not None  # then the engine may keep less than `exact` reads
+    groups, dense = plan_ways(modes, formats, budgets, scorers, parts or ["both"], apart)
     return Plan(lengths, choose_tasks(tasks), args.samples, groups, dense, args.seed)
+
+
+def _sparsity(settings: Settings, reading_budget: int | None) -> dict[str, Any]:
+    """What all sparse rows have in common; None where the mode decides."""
+    common = {key.removeprefix("sparsity."): settings.value(key) for key in SPARSITY}
+    return common | {"reading_budget": reading_budget}
+
+
+def _note_settings(results: Results, settings: Settings) -> None:
+    """What the user set once, elsewhere, must not change a table unseen."""
+    for key in SPARSITY:
+        origin = settings.origin(key)
+        if origin != "default" and not origin.startswith("flag"):
+            results.note(f"{key} is {settings.value(key)} in all sparse rows, from {origin}.")
 
 
 def _tokens(flag: str, text: str) -> list[int]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.errors import as_app_error
 from app.gates import gates_for
+from app.wiring import sparsity_of
 
 if TYPE_CHECKING:
     from app.evaluate.measure import Way
@@ -19,22 +21,21 @@ def engine_loader(
     settings: Settings,
     model: ModelInfo,
     device: str = "cpu",
-    crossover: int | None = None,
     reading_budget: int | None = None,
 ) -> Callable[[Way], Engine]:
     """Way -> engine. ValueError for a format, budget, scorer or device that cannot be, AppError for what fails later.
 
-    `device`: as torch names it. `crossover`: answers over fewer tokens are dense; `reading_budget`: tokens that a query
-    block of the prompt reads.
+    `device`: as torch names it. `reading_budget`: tokens that a query block of the prompt reads. All else about
+    sparsity is as the settings have it, also a budget or scorer that the way leaves open.
     """
 
     def load(way: Way) -> Engine:
-        from engine import Engine, EngineConfig
-        from engine.patterns import Sparsity
+        from engine import Engine, EngineConfig, Sparsity
 
-        sparsity: dict[str, object] = {"budget": way.budget, "reading_budget": reading_budget}
-        sparsity |= {} if crossover is None else {"crossover": crossover}
-        sparsity |= {} if way.scorer is None else {"score": way.scorer}
+        chosen = {"budget": way.budget, "score": way.scorer, "reading_budget": reading_budget}
+        chosen = {key: value for key, value in chosen.items() if value is not None}
+        # An engine that is asked densely alone keeps all KV of all heads, whatever share of them streams otherwise.
+        sparsity = replace(sparsity_of(settings), **chosen) if way.sparse else Sparsity()
         config = EngineConfig(
             model=model.path,
             context=settings.context or (model.context if model.is_demo else None),
@@ -44,7 +45,7 @@ def engine_loader(
             prefill_chunk=settings.prefill_chunk,
             device=device,
             threads=settings.threads,
-            sparsity=Sparsity(**sparsity),  # pyright: ignore[reportArgumentType]
+            sparsity=sparsity,
             gates=gates_for(settings.data_dir, model),
         )
         try:

@@ -81,13 +81,15 @@ class Answer:
 class Asker:
     """One engine, asked in one way at a time.
 
-    Of one way's KV nothing is left for the next one, except that all ways that read densely share one prefill.
+    Each way begins without any KV, so that it is measured alike whatever was measured before it; but ways that read
+    densely share the dense prefill of a sample's first prompt, which is what each would compute. Later turns of a way
+    go on from its own history: what it read as it reads, and the right answers decoded as it decodes.
     """
 
     def __init__(self, engine: Engine, prompts: Prompts) -> None:
         self.engine = engine
         self._prompts = prompts
-        self._read_densely: list[list[int]] = []
+        self._read_densely: list[int] | None = None
 
     def refusal(self, way: Way) -> str | None:
         """Why the engine does not offer this way, None if it does. Computes nothing."""
@@ -102,9 +104,9 @@ class Asker:
         return None
 
     def forget(self) -> None:
-        """Frees the KV of a sample that all its ways have been asked about."""
+        """Frees the KV of a sample."""
         self.engine.unload(_DENSE)
-        self._read_densely = []
+        self._read_densely = None
 
     def questions(self, sample: Sample, way: Way, answer_tokens: int) -> Measured:
         """Answers the sample's questions in turn. The right answers are what later questions see as answered."""
@@ -112,6 +114,7 @@ class Asker:
         answers: list[Answer] = []
         ids, document_end = prompts.first(sample.document, sample.questions[0])
         try:
+            self._begin(ids, way, document_end)
             for number, question in enumerate(sample.questions):
                 if number:
                     ids = prompts.later(ids, prompts.answer(sample.questions[number - 1]), question)
@@ -143,6 +146,7 @@ class Asker:
         """What this way answers, without the token that ends an answer, if it comes."""
         ids, document_end = self._prompts.first(sample.document, sample.questions[0])
         try:
+            self._begin(ids, way, document_end)
             found = self._answer(ids, way, tokens, document_end).ids
         finally:
             self.engine.unload(_ROW)
@@ -152,6 +156,7 @@ class Asker:
     def _foreseen(self, sample: Sample, held: Sequence[int], way: Way) -> Measured:
         ids, document_end = self._prompts.first(sample.document, sample.questions[0])
         try:
+            self._begin(ids, way, document_end)
             first = self._answer(ids, way, 1, document_end)
             score = self._score(ids, held, way)
         finally:
@@ -160,10 +165,20 @@ class Asker:
         pages = PagesRead(score.kv_pages_read_share, score.selected_pages_read_share, first.pages.prompt)
         return Measured(share, (share,), score.nll_sum / score.tokens, pages, ())
 
-    def _answer(self, ids: list[int], way: Way, tokens: int, document_end: int) -> Answer:
-        if way.reading == DENSE_MODE and ids not in self._read_densely:
+    def _begin(self, ids: list[int], way: Way, document_end: int) -> None:
+        """Nothing is in memory but, if the way reads densely, the dense read of its first prompt.
+
+        A way that reads sparsely would take that for what it reads densely itself, the first tokens of the prompt, and
+        then count the pages of the rest alone.
+        """
+        if way.reading == DENSE_MODE and ids == self._read_densely:
+            return
+        self.forget()
+        if way.reading == DENSE_MODE:
             self._run(self._events(ids, 1, Way(DENSE_MODE, way.format), _DENSE, document_end))
-            self._read_densely.append(ids)
+            self._read_densely = ids
+
+    def _answer(self, ids: list[int], way: Way, tokens: int, document_end: int) -> Answer:
         return self._run(self._events(ids, tokens, way, _ROW, document_end))
 
     def _score(self, ids: list[int], continuation: Sequence[int], way: Way) -> Score:

@@ -184,6 +184,7 @@ def as_json(results: Results, rows: Sequence[Row], model: str) -> dict[str, Any]
     return {
         "model": model,
         "dense": {"mode": plan.dense.mode, "format": plan.dense.format},
+        "sparsity": results.sparsity,
         "seed": plan.seed,
         "partial": results.partial,
         "bytes_per_token": results.bytes_per_token,

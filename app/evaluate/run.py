@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.errors import WrongUse
 from app.evaluate.measure import DENSE_MODE, Asker, Measured, Way
@@ -58,7 +58,7 @@ class Record:
 @dataclass(slots=True)
 class Results:
     """Grows as things are measured. `refused`: (way, reason); `notes`: what was left out and why; `bytes_per_token`:
-    KV bytes of a token by format."""
+    KV bytes of a token by format; `sparsity`: what all sparse rows have in common, by name."""
 
     plan: Plan
     records: list[Record] = field(default_factory=list)
@@ -66,6 +66,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
     bytes_per_token: dict[str, int] = field(default_factory=dict)
     partial: bool = False
+    sparsity: dict[str, Any] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -78,16 +79,21 @@ def plan_ways(
     budgets: Sequence[int] = (),
     scorers: Sequence[str] = (),
     parts: Sequence[Part] = ("both",),
+    apart: bool = False,
 ) -> tuple[tuple[tuple[Way, ...], ...], Way]:
     """(groups of ways, dense). Dense is `exact` over bf16 (f32 if only that is asked for), asked for or not.
 
-    Budget and scorer belong to an engine, so each pair of them is a group, and `exact` is in the first one of a format.
+    Budget and scorer belong to an engine, so each pair of them is a group, and `exact` is in the first one of a format,
+    or with `apart` in one of its own.
     """
     dense = Way(DENSE_MODE, "f32" if "f32" in formats and "bf16" not in formats else "bf16")
     sparse = [mode for mode in dict.fromkeys(modes) if mode != DENSE_MODE]
     groups: list[tuple[Way, ...]] = []
     for name in dict.fromkeys((dense.format, *formats)):
         exact = [Way(DENSE_MODE, name)] if DENSE_MODE in modes or name == dense.format else []
+        if exact and apart:
+            groups.append((*exact,))
+            exact = []
         variants = list(product(dict.fromkeys(budgets) or [None], dict.fromkeys(scorers) or [None]))
         for budget, scorer in variants:
             ways = [
@@ -145,7 +151,9 @@ def _measure_format(
     done: Callable[[Record], None],
 ) -> None:
     asker = Asker(engine, prompts)
-    results.bytes_per_token[ways[0].format] = engine.kv_bytes_per_token
+    held = results.bytes_per_token.setdefault(ways[0].format, engine.kv_bytes_per_token)
+    if held != engine.kv_bytes_per_token:
+        results.note(f"{ways[-1]} keeps {engine.kv_bytes_per_token} bytes of KV per token, and not {held} as said.")
     refused = {way: reason for way in ways if (reason := asker.refusal(way)) is not None}
     results.refused += refused.items()
     clock.drop(plan, len(refused))

@@ -165,6 +165,7 @@ def test_ways_begin_with_dense_and_one_engine_has_one_budget() -> None:
     assert named(plan_ways(["fast"], ["k8v4"])[0]) == [["exact bf16"], ["fast k8v4"]]
     assert str(plan_ways(["exact"], ["f32"])[1]) == "exact f32"
     assert named(plan_ways(["exact"], ["bf16"], [512, 1024], ["min_max"])[0]) == [["exact bf16"]]
+    assert named(plan_ways(["fast"], ["bf16"], apart=True)[0]) == [["exact bf16"], ["fast bf16"]]
 
 
 def test_sparse_modes_can_read_or_answer_only() -> None:

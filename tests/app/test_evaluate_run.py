@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from app.evaluate.engines import engine_loader
 from app.evaluate.measure import Way
 from app.evaluate.prompts import Prompts
 from app.evaluate.report import AVERAGE, summarize, words
@@ -23,6 +25,7 @@ from app.evaluate.run import Plan, Results, make_sample, measure, plan_ways
 from app.evaluate.tasks import AGREEMENT_TOKENS, TASKS
 from app.model_face import ModelFace, open_face
 from app.models import describe
+from app.settings import load_settings
 from tests.app.cli_runner import ROOT, is_one_error, unabridged
 
 LENGTH = 512
@@ -161,10 +164,10 @@ def test_who_knows_none_scores_0_and_the_difference_says_so(face: ModelFace, pro
     ],
 )
 def test_who_reads_what(face: ModelFace, prompts: Prompts, parts: Any, rows: set[tuple[str, str]]) -> None:
-    """One dense prefill of each prompt serves all rows that read densely; the others read for themselves."""
+    """One dense prefill of a sample serves all rows that read densely; the others read for themselves."""
     _, engine = run(face, prompts, right=True, parts=parts)
     shared = [call[1:] for call in engine.calls if call[0] == "evaluated densely"]
-    assert len(shared) == 2 * (len(TASKS) + 2)  # one for each sample, three in multi_turn
+    assert len(shared) == 2 * len(TASKS)
     assert set(shared) == {("exact", "exact")}
     assert {call[1:] for call in engine.calls if call[0] == "evaluated row"} == rows
 
@@ -202,6 +205,61 @@ def test_tasks_that_do_not_fit_are_named_not_cut(face: ModelFace, prompts: Promp
 
 def test_agreement_asks_for_its_tokens(prompts: Prompts) -> None:
     assert TASKS["agreement"].answer_tokens == AGREEMENT_TOKENS == 128
+
+
+def test_engines_are_as_sparse_as_the_settings_say(
+    starter_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row's own budget and scorer come first; `exact` alone is loaded without streaming heads."""
+    import engine
+    from engine import Sparsity
+
+    configs = []
+    monkeypatch.setattr(engine.Engine, "load", lambda config: configs.append(config))
+    (tmp_path / "settings.toml").write_text(
+        "sparsity.ratio = 0.5\nsparsity.logical_pages = 32\nsparsity.reuse_interval = 8\nsparsity.crossover = 0\n"
+        "sparsity.streaming_ratio = 0.5\nsparsity.budget = 640\nsparsity.score = 'min_max'\n"
+    )
+    settings = load_settings({"sparsity.crossover": 64}, {}, tmp_path)
+    load = engine_loader(settings, describe(starter_model, "starter"), reading_budget=256)
+    for way in (Way("fast", "bf16", "fast", 512, "mean_std"), Way("fast", "bf16", "fast"), Way("exact", "bf16")):
+        load(way)
+    common = {"ratio": 0.5, "logical_pages": 32, "reuse_interval": 8, "crossover": 64, "streaming_ratio": 0.5}
+    assert [config.sparsity for config in configs] == [
+        Sparsity(budget=512, score="mean_std", reading_budget=256, **common),
+        Sparsity(budget=640, score="min_max", reading_budget=256, **common),
+        Sparsity(),
+    ]
+
+
+@pytest.mark.slow
+def test_a_small_table_is_really_sparse(starter_model: Path, data_dir: Path) -> None:
+    """The whole suite in small, with a setting of the user's: rows, likelihoods, and pages that were not read."""
+    (data_dir / "settings.toml").write_text("sparsity.logical_pages = 32\n")
+    done = unabridged(
+        "eval", "--model", starter_model, "--lengths", "640", "--samples", "1", "--tasks", "needle,facts",
+        "--modes", "exact,balanced", "--formats", "bf16,k4v4", "--budget", "320", "--reading-budget", "128",
+        "--crossover", "0", "--threads", "1", "--json", data_dir=data_dir, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["refused"] == []
+    rows = {(row["mode"], row["format"], row["task"]): row for row in found["rows"] if row["task"] != AVERAGE}
+    assert len(rows) == 2 * 2 * 2
+    for (mode, form, _), row in rows.items():
+        assert math.isfinite(row["nll"])
+        assert 0 < row["nll_ratio"] < math.inf
+        if mode == "exact":
+            shares = row["pages_read_share"], row["selected_pages_read_share"], row["prompt_pages_read_share"]
+            assert shares == (1, 1, 1)
+            assert form != "bf16" or (row["difference"], row["nll_ratio"]) == (0, 1)
+        else:
+            assert row["selected_pages_read_share"] < row["pages_read_share"] < 0.6
+            assert row["prompt_pages_read_share"] < 0.9
+    assert len({row["nll"] for row in rows.values()}) == len(rows), "each way reads for itself"
+    assert found["bytes_per_token"]["k4v4"] < 0.4 * found["bytes_per_token"]["bf16"]
+    assert (found["sparsity"]["logical_pages"], found["sparsity"]["crossover"]) == (32, 0)
+    assert "sparsity.logical_pages is 32 in all sparse rows, from settings.toml." in done.stderr
 
 
 @pytest.mark.slow
