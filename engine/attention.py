@@ -7,7 +7,7 @@ import torch
 
 from engine.cache import PAGE, KvCache, Sequence
 from engine.patterns import AttentionPolicy, BlockContext, Pattern, QueryBlocks, decode_queries, sample_queries
-from engine.patterns.policy import FIRST_LAYERS, SHARED_FROM
+from engine.patterns.policy import FIRST_LAYERS, SHARED_FROM, WindowPolicy
 from engine.patterns.scorer import MASS
 from kernels.block_index import BlockIndex, from_mask
 from kernels.decode_attention import decode_attention
@@ -69,7 +69,11 @@ class AttentionPlan:
 
 
 class PrefillAttention:
-    """The next `tokens` tokens of a prepared sequence attend to what `plan.reading` lists, in `dtype`."""
+    """The next `tokens` tokens of a prepared sequence attend to what `plan.reading` lists, in `dtype`.
+
+    `policy`: in place of the plan's own. `gone`: how many more KV pages there once were, which counts of what could
+    have been read include.
+    """
 
     def __init__(
         self,
@@ -79,16 +83,19 @@ class PrefillAttention:
         dtype: torch.dtype,
         poll: Callable[[], None],
         plan: AttentionPlan,
+        policy: AttentionPolicy | WindowPolicy | None = None,
+        gone: int = 0,
     ) -> None:
         self._cache, self._poll, self._dtype, self._plan = cache, poll, dtype, plan
-        self._policy, self._counts = plan.reading, plan.counts.reading
+        self._policy, self._counts = policy or plan.reading, plan.counts.reading
         self._scale = cache.model.head_dim**-0.5
         self._slots = cache.new_slots(sequence, tokens)
         self._length = sequence.length + tokens
         self._view = cache.view(sequence, self._length, dtype)
         self._blocks = QueryBlocks.chunk(sequence.length, self._length, QUERY_BLOCK, cache.device)
         self._edges = list(zip(self._blocks.first.tolist(), self._blocks.end.tolist()))
-        self._all = cache.model.kv_heads * sum(-(-end // PAGE) for _, end in self._edges)
+        self._pages = sum(-(-end // PAGE) for _, end in self._edges)
+        self._gone = gone * len(self._edges)
         self._summary_rows = cache.memory.summary_rows(cache.table(sequence, sequence.length // PAGE * PAGE))
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -97,18 +104,19 @@ class PrefillAttention:
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         keys, values = self._view.read(layer)
         pattern, typed = self._policy.reading(layer), q.to(self._dtype)
+        heads = keys.shape[0]
         only_question = self._edges[0][0] >= self._plan.tail and self._policy.streaming(layer) is None
         if pattern.is_dense(self._length) or only_question:
             out = prefill_attention(typed, keys, values, self._scale, self._poll)
-            self._counts.add(self._all, self._all)
+            self._counts.add(heads * self._pages, heads * (self._pages + self._gone))
         else:
             index = from_mask(pattern.listed(self._context(layer, pattern, q)))
             out = sparse_prefill_attention(typed, keys, values, index, self._edges, self._scale, self._poll)
-            self._counts.add(index.pages.shape[0], self._all)
+            self._counts.add(index.pages.shape[0], heads * (self._pages + self._gone))
         return hadamard(out) if self._cache.packs else out
 
     def _context(self, layer: int, pattern: Pattern, q: torch.Tensor) -> BlockContext:
-        heads = self._cache.model.kv_heads
+        heads = self._cache.memory.heads[layer]
         return BlockContext(
             self._blocks,
             heads,
@@ -121,16 +129,29 @@ class PrefillAttention:
 
 
 class DecodeAttention:
-    """The next token of a prepared sequence attends to the pages that `plan.answering` lists."""
+    """The next token of a prepared sequence attends to the pages that `plan.answering` lists.
 
-    def __init__(self, cache: KvCache, sequence: Sequence, plan: AttentionPlan) -> None:
-        self._cache, self._policy, self._shared, self._counts = cache, plan.answering, plan.shared, plan.counts
+    `policy` and `gone` as in `PrefillAttention`.
+    """
+
+    def __init__(
+        self,
+        cache: KvCache,
+        sequence: Sequence,
+        plan: AttentionPlan,
+        policy: AttentionPolicy | WindowPolicy | None = None,
+        gone: int = 0,
+    ) -> None:
+        self._cache, self._shared, self._counts = cache, plan.shared, plan.counts
+        self._policy = policy or plan.answering
         self._scale = cache.model.head_dim**-0.5
         self._length = sequence.length + 1
         self._slots = cache.new_slots(sequence, 1)
         self._table = cache.table(sequence, self._length)
-        self._pages = cache.model.kv_heads * self._table.shape[0]
-        self._dense = _all_pages(cache.model.kv_heads, self._table.shape[0], cache.device)
+        self._gone = gone
+        self._dense = {
+            heads: _all_pages(heads, self._table.shape[0], cache.device) for heads in set(cache.memory.heads)
+        }
         self._blocks: QueryBlocks | None = None
         self._summary_rows = cache.memory.summary_rows(self._table[: sequence.length // PAGE])
         self._drawn = cache.drawn(sequence, self._table.shape[0]) if cache.cold.size else None
@@ -142,9 +163,10 @@ class DecodeAttention:
         kv, index = self._cache.memory.layers[layer], self._index(layer, q[0])
         out, mass = decode_attention(q[0], kv, self._table, index, self._length, self._scale)
         listed = index.pages.shape[0]
-        self._counts.answering.add(listed, self._pages)
+        held = self._cache.memory.heads[layer] * (self._table.shape[0] + self._gone)
+        self._counts.answering.add(listed, held)
         if layer >= FIRST_LAYERS:
-            self._counts.selecting.add(listed, self._pages)
+            self._counts.selecting.add(listed, held)
         if self._drawn is not None:
             self._drawn.index_add_(0, index.pages, mass)
         if MASS in self._cache.memory.summaries:
@@ -156,13 +178,13 @@ class DecodeAttention:
         maker = self._policy.selection_position(position)
         pattern = self._policy.answering(layer, maker + 1)
         if pattern.is_dense(self._length):
-            return self._dense
+            return self._dense[self._cache.memory.heads[layer]]
         earlier = self._shared.made.get(layer)
         if earlier is not None and maker <= earlier[0] < position:
             return earlier[1]
         if self._blocks is None:
             self._blocks = QueryBlocks.decode(position, self._cache.device)
-        heads = self._cache.model.kv_heads
+        heads = self._cache.memory.heads[layer]
         index = from_mask(
             pattern.listed(
                 BlockContext(
@@ -186,7 +208,7 @@ class DecodeAttention:
         pages = index.pages.long()
         complete = pages < known
         (masses,) = self._cache.memory.summaries[MASS]
-        total = masses[layer]
+        total = self._cache.memory.of_layer(masses, layer)
         total[head[complete], self._summary_rows[pages[complete]].long()] += mass[complete]
 
 
@@ -198,7 +220,7 @@ def _summaries(
     for scorer in pattern.scorers():
         if scorer.summary in cache.memory.summaries:
             parts = cache.memory.read_summaries(layer, scorer.summary, rows)
-            found[scorer.summary] = parts if len(parts) > 1 else parts[0]
+            found[scorer.summary] = parts[0] if len(parts) == 1 else parts
     return found
 
 

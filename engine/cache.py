@@ -34,6 +34,7 @@ class Sequence:
     `packed`: in packed formats, how many leading pages have their final form (exact sink, packed ones), or 0.
     `reserve`: packed pages taken in advance.
     `drawn`: float32, for the first pages the attention that they drew while answering; only where it is of use.
+    `window`: what streaming heads keep, where they have a pool of their own (`engine.two_pools`).
     `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
     """
 
@@ -43,6 +44,7 @@ class Sequence:
     packed: int = 0
     reserve: list[int] = field(default_factory=list)
     drawn: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    window: "Sequence | None" = None
     reading: str = "dense"
     dense_until: float = math.inf
 
@@ -55,7 +57,8 @@ class KvCache:
     """All KV memory of an engine, and the operations on sequences.
 
     `pages`: capacity in KV pages. In packed formats so many packed pages, `exact_pages` that are not packed (yet), and
-    `cold_pages` that are demoted. ValueError for cold pages of a format whose values cannot be demoted.
+    `cold_pages` that are demoted. `heads`: for each layer how many KV heads the cache is for, by default all.
+    ValueError for cold pages of a format whose values cannot be demoted.
     """
 
     def __init__(
@@ -67,9 +70,10 @@ class KvCache:
         device: str = "cpu",
         scorers: SequenceOf[Scorer] = SCORERS,
         cold_pages: int = 0,
+        heads: SequenceOf[int] | None = None,
     ) -> None:
         self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
-        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers, cold_pages)
+        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers, cold_pages, heads)
         self.packs, self.dtype = self.memory.packs, self.memory.dtype
         self.exact = PagePool(exact_pages if self.packs else pages)
         self.packed = PagePool(pages if self.packs else 0)
@@ -95,6 +99,10 @@ class KvCache:
             full = (~page for page in reversed(sequence.table) if page < 0 and not self.is_demoted(page))
             last = sequence.reserve[-1] if sequence.reserve else next(full, None)
             sequence.reserve += self.packed.take(wanted, last)
+
+    def is_complete(self, sequence: Sequence) -> bool:
+        """Whether attention can go on from its end; not so where a restore broke off and heads lack what they keep."""
+        return True
 
     def trim(self, sequence: Sequence) -> None:
         """Give back pages behind the last token and those set aside."""
@@ -172,6 +180,12 @@ class KvCache:
         sequence.ids.extend(ids)
         sequence.by_decode.extend(by_decode)
         return runs(sequence.table, PAGE, start, sequence.length)
+
+    def drop(self, sequence: Sequence, first: int, end: int) -> None:
+        """Give up the KV pages `first` to `end` - 1 for good: what follows moves up. Not where old pages are packed."""
+        self._release(sequence.table[first:end])
+        del sequence.table[first:end]
+        del sequence.ids[first * PAGE : end * PAGE], sequence.by_decode[first * PAGE : end * PAGE]
 
     def _share(self, table: list[int]) -> None:
         for pool, pages in self._by_pool(table):
@@ -277,11 +291,13 @@ class View:
         """Keys and values [kv_heads, length, d]; valid until the next read."""
         memory = self._memory
         if not self._copies:
-            slot = self._runs[0][1]
-            return memory.keys[layer, :, slot : slot + self.length], memory.values[layer, :, slot : slot + self.length]
+            slots = slice(self._runs[0][1], self._runs[0][1] + self.length)
+            return memory.layers[layer].keys[:, slots], memory.layers[layer].values[:, slots]
         if self._workspace is None:
-            heads, d = memory.keys.shape[1], memory.keys.shape[3]
-            keys = torch.empty(heads, self.length, d, dtype=self.dtype, device=memory.device)
+            keys = torch.empty(
+                max(memory.heads), self.length, memory.keys.shape[-1], dtype=self.dtype, device=memory.device
+            )
             self._workspace = keys, torch.empty_like(keys)
-        memory.read(layer, self._runs, *self._workspace)
-        return self._workspace
+        keys, values = (x[: memory.heads[layer]] for x in self._workspace)
+        memory.read(layer, self._runs, keys, values)
+        return keys, values

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from engine.attention import AttentionPlan, DecodeAttention
+from engine.attention import AttentionPlan
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
+from engine.split_attention import attend_decode
 
 
 @torch.inference_mode()
@@ -22,7 +23,7 @@ def decode_token(
 
     `poll` may raise to give up; the sequence is then as before.
     """
-    attention = DecodeAttention(cache, sequence, plan or AttentionPlan())
+    attention = attend_decode(cache, sequence, plan or AttentionPlan())
     ids = torch.tensor([token], device=cache.device)
     hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
     logits = decoder.logits(hidden)[0]

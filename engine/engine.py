@@ -31,6 +31,7 @@ from engine.prefix import Blocks
 from engine.snapshot import SnapshotBlock, SnapshotCheckpoint, SnapshotReader, block_pages, export_rows
 from engine.tokenizer import Tokenizer
 from engine.turn import Turn
+from engine.two_pools import TwoPoolCache
 
 KERNEL_VERSION = 2  # raise it when the same tokens get other KV
 
@@ -52,7 +53,9 @@ class Engine:
         self.profile = loaded.profile
         self.context = loaded.context
         self.kv_format = config.kv_format
-        self.kv_bytes_per_token = bytes_per_token(self.model, config.kv_format, loaded.scorers)
+        self.kv_bytes_per_token = bytes_per_token(
+            self.model, config.kv_format, loaded.scorers, loaded.cache.memory.heads
+        )
         self.kv_capacity_tokens = loaded.capacity
         self.prefill_chunk = loaded.chunk
         self.parameters = loaded.parameters
@@ -64,7 +67,8 @@ class Engine:
         self.decoder = loaded.decoder
         self.cache: KvCache = loaded.cache
         self.conversations = Conversations(self.cache)
-        self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs)
+        two_pools = isinstance(self.cache, TwoPoolCache)
+        self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs, two_pools)
         self._policies: dict[str, AttentionPolicy] = {}
         self._busy = False
 
@@ -189,15 +193,16 @@ class Engine:
     ) -> Iterator[SnapshotBlock | SnapshotCheckpoint]:
         """The rows that restore the first `tokens` tokens of a conversation, without those whose key is `known`.
 
-        Where old pages are packed, an earlier state is exact only if it was a checkpoint: then the longest kept state
-        within `tokens` is exported. Nothing is yielded for a conversation that is not in memory.
+        Where old pages are packed, or some heads keep a window only, an earlier state is exact only if it was a
+        checkpoint: then the longest kept state within `tokens` is exported. Nothing is yielded for a conversation that
+        is not in memory.
         """
         found = self.conversations.get(conversation)
         if found is None:
             return
         state = next((s for s in found.states() if s.length == tokens), None)
         copy: Sequence | None = None
-        if state is None and not self.cache.packs and found.live.length > tokens:
+        if state is None and not (self.blocks.packs or self.blocks.exact_only) and found.live.length > tokens:
             state = copy = self.cache.fork(found.live, tokens)
         if state is None:
             state = max((s for s in found.states() if s.length <= tokens), key=lambda s: s.length, default=None)
@@ -233,7 +238,8 @@ class Engine:
 
 def _fingerprint(config: EngineConfig, loaded: LoadedModel) -> str:
     """Hex digest of everything that the bytes of a KV page depend on besides its token ids."""
-    rope = loaded.decoder.rope
+    rope, cache = loaded.decoder.rope, loaded.cache
+    split = cache.split if isinstance(cache, TwoPoolCache) else None
     facts = {
         "weights": loaded.source_fingerprint,
         "kv_format": config.kv_format,
@@ -247,4 +253,6 @@ def _fingerprint(config: EngineConfig, loaded: LoadedModel) -> str:
         "kernels": KERNEL_VERSION,
         "scorers": sorted(scorer.key for scorer in loaded.scorers),
     }
+    if split is not None:
+        facts |= {"streaming": split.streaming.tolist(), "local": split.local}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -7,6 +7,7 @@ are used.
 
 import math
 from collections.abc import Sequence as SequenceOf
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -47,26 +48,27 @@ def kv_formats() -> tuple[str, ...]:
     return (*EXACT_DTYPES, *FORMATS)
 
 
-def bytes_per_token(model: ModelConfig, kv_format: str, scorers: SequenceOf[Scorer] = SCORERS) -> int:
-    """KV bytes that one token of a long sequence takes, with scales and summaries."""
-    d = model.head_dim
+def bytes_per_token(
+    model: ModelConfig,
+    kv_format: str,
+    scorers: SequenceOf[Scorer] = SCORERS,
+    heads: SequenceOf[int] | None = None,
+    demoted: bool = False,
+) -> int:
+    """KV bytes that one token of a long sequence takes, with scales and summaries.
+
+    `heads`: for each layer the KV heads that keep it, by default all. `demoted`: with demoted values.
+    """
+    d, heads = model.head_dim, heads or [model.kv_heads] * model.layers
     if kv_format in EXACT_DTYPES:
-        pages = model.layers * 2 * PAGE * d * EXACT_DTYPES[kv_format].itemsize
+        pages = [2 * PAGE * d * EXACT_DTYPES[kv_format].itemsize] * model.layers
     else:
-        pages = sum(bytes_per_page(layer_format(kv_format, i, model.layers), d) for i in range(model.layers))
+        formats = [layer_format(kv_format, layer, model.layers) for layer in range(model.layers)]
+        formats = demoted_formats(model, kv_format) if demoted else formats
+        pages = [bytes_per_page(fmt, d) for fmt in formats]
     layouts = [part for layout in _layouts(scorers, d).values() for part in layout]
     summaries = sum(dtype.itemsize * math.prod(shape) for shape, dtype in layouts)
-    return -(-model.kv_heads * (pages + model.layers * summaries) // PAGE)
-
-
-def demoted_bytes_per_token(model: ModelConfig, kv_format: str, scorers: SequenceOf[Scorer] = SCORERS) -> int:
-    """What `bytes_per_token` says, for pages whose values were demoted."""
-    formats = demoted_formats(model, kv_format)
-    saved = sum(
-        bytes_per_page(layer_format(kv_format, i, model.layers), model.head_dim) - bytes_per_page(fmt, model.head_dim)
-        for i, fmt in enumerate(formats)
-    )
-    return bytes_per_token(model, kv_format, scorers) - saved * model.kv_heads // PAGE
+    return -(-sum(count * (page + summaries) for count, page in zip(heads, pages)) // PAGE)
 
 
 def demoted_formats(model: ModelConfig, kv_format: str) -> list[PackedFormat]:
@@ -85,6 +87,8 @@ def _layouts(scorers: SequenceOf[Scorer], d: int) -> dict[str, list[tuple[tuple[
 class KvMemory:
     """`pages` of the format; for packed formats `pages` packed ones and `exact_pages` that are not packed (yet).
 
+    `heads`: for each layer how many KV heads it is for, by default all of the model's; then [layers, kv_heads] below
+    becomes [1, all of these heads], and `of_layer` tells layers apart.
     `keys` and `values`: the exact pool, [layers, kv_heads, slots, d]. `packed`: for each layer its packed pool. Where
     there is one, values are rotated, in exact pages too. `cold`: for each layer its pool of `cold_pages` whose values
     were demoted; packed pages and these are numbered together, `packed_pages` being the first of these.
@@ -101,37 +105,45 @@ class KvMemory:
         device: torch.device,
         scorers: SequenceOf[Scorer],
         cold_pages: int = 0,
+        heads: SequenceOf[int] | None = None,
     ) -> None:
-        layers, heads, d = model.layers, model.kv_heads, model.head_dim
+        layers, d = model.layers, model.head_dim
+        self.heads = list(heads) if heads is not None else [model.kv_heads] * layers
+        shape = (layers, model.kv_heads) if heads is None else (1, sum(heads))
+        self._firsts = None if heads is None else [0, *accumulate(heads)]
         self.device, self.packs = device, kv_format not in EXACT_DTYPES
         self.dtype = EXACT_DTYPES.get(kv_format, torch.bfloat16)
         self.exact_pages = exact_pages if self.packs else pages
         self.packed_pages = pages if self.packs else 0
-        self.keys = torch.empty(layers, heads, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
+        self.keys = torch.empty(*shape, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.formats = [layer_format(kv_format, layer, layers) for layer in range(layers)] if self.packs else []
-        self.packed = [empty_pages(fmt, (heads, pages), d, device) for fmt in self.formats]
+        self.packed = [empty_pages(fmt, (n, pages), d, device) for n, fmt in zip(self.heads, self.formats)]
         self.cold_formats = demoted_formats(model, kv_format) if cold_pages else []
         if cold_pages and not self.cold_formats:
             raise ValueError(f"cold_pages: got {cold_pages}, need 0 for {kv_format}, whose values cannot be demoted")
-        self.cold = [empty_pages(fmt, (heads, cold_pages), d, device) for fmt in self.cold_formats]
+        self.cold = [empty_pages(fmt, (n, cold_pages), d, device) for n, fmt in zip(self.heads, self.cold_formats)]
         self._scorers = {scorer.summary: scorer for scorer in scorers}
         total = self.exact_pages + self.packed_pages + cold_pages
         self.summaries = {
-            name: tuple(
-                torch.zeros(layers, heads, total, *shape, dtype=dtype, device=device) for shape, dtype in layout
-            )
+            name: tuple(torch.zeros(*shape, total, *part, dtype=dtype, device=device) for part, dtype in layout)
             for name, layout in _layouts(scorers, d).items()
         }
         nothing = [(None, None)] * layers
         packed = zip(self.packed, self.formats) if self.packed else nothing
         cold = zip(self.cold, self.cold_formats) if self.cold else nothing
-        exact = zip(self.keys.unbind(), self.values.unbind())
+        exact = ((self.of_layer(self.keys, i), self.of_layer(self.values, i)) for i in range(layers))
         self.layers = [PagedKv(*pools[0], *pools[1], *pools[2]) for pools in zip(exact, packed, cold)]
+
+    def of_layer(self, tensor: torch.Tensor, layer: int) -> torch.Tensor:
+        """The part of `keys`, `values` or a summary that belongs to `layer`, [its kv_heads, ...]."""
+        if self._firsts is None:
+            return tensor[layer]
+        return tensor[0, self._firsts[layer] : self._firsts[layer + 1]]
 
     def write(self, layer: int, slots: SequenceOf[tuple[int, int]], k: torch.Tensor, v: torch.Tensor) -> None:
         """k and v [t, kv_heads, d] into the exact pool, at runs of (first slot, tokens)."""
-        append_kv(self.keys[layer], self.values[layer], slots, k, hadamard(v) if self.packs else v)
+        append_kv(self.layers[layer].keys, self.layers[layer].values, slots, k, hadamard(v) if self.packs else v)
 
     def copy_page(self, source: int, target: int, tokens: int) -> None:
         """The first `tokens` tokens of an exact page."""
@@ -143,7 +155,7 @@ class KvMemory:
         """Exact pages `old`, all complete, into packed pages `new`; their summaries go with them."""
         source, target = torch.tensor(old, device=self.device), torch.tensor(new, device=self.device)
         for layer, (pool, fmt) in enumerate(zip(self.packed, self.formats)):
-            keys, values = (x[layer].unflatten(1, (-1, PAGE))[:, source] for x in (self.keys, self.values))
+            keys, values = (x.unflatten(1, (-1, PAGE))[:, source] for x in self.layers[layer][:2])
             for stored, part in zip(pool, pack_pages(keys, values, fmt)):
                 stored[:, target] = part
         for tensors in self.summaries.values():
@@ -165,11 +177,13 @@ class KvMemory:
         """Make the summaries of exact pages that have become complete."""
         target = torch.tensor(pages, device=self.device)
         for layer in range(len(self.layers)):
-            keys = self.keys[layer].unflatten(1, (-1, PAGE))[:, target]
+            if not self.heads[layer]:
+                continue
+            keys = self.layers[layer].keys.unflatten(1, (-1, PAGE))[:, target]
             for name, scorer in self._scorers.items():
                 made = scorer.summarize(keys)
                 for stored, part in zip(self.summaries[name], made if isinstance(made, tuple) else (made,)):
-                    stored[layer][:, target] = part
+                    self.of_layer(stored, layer)[:, target] = part
 
     def summary_rows(self, table: torch.Tensor) -> torch.Tensor:
         """Where the summaries of the pages at places `table` lie."""
@@ -177,7 +191,7 @@ class KvMemory:
 
     def read_summaries(self, layer: int, name: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Summaries `name` of the pages at `rows`, [kv_heads, pages, ...] each."""
-        return tuple(stored[layer].index_select(1, rows) for stored in self.summaries[name])
+        return tuple(self.of_layer(stored, layer).index_select(1, rows) for stored in self.summaries[name])
 
     def read(
         self, layer: int, runs: SequenceOf[tuple[bool, int, int]], keys: torch.Tensor, values: torch.Tensor
@@ -190,8 +204,8 @@ class KvMemory:
                 pages = slot // PAGE, slot // PAGE + tokens // PAGE
                 self._unpack(layer, *pages, *(x[:, into].unflatten(1, (-1, PAGE)) for x in (keys, values)))
             else:
-                keys[:, into] = self.keys[layer, :, slot : slot + tokens]
-                values[:, into] = self.values[layer, :, slot : slot + tokens]
+                keys[:, into] = self.layers[layer].keys[:, slot : slot + tokens]
+                values[:, into] = self.layers[layer].values[:, slot : slot + tokens]
             done += tokens
 
     def _unpack(self, layer: int, first: int, end: int, keys: torch.Tensor, values: torch.Tensor) -> None:

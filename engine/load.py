@@ -12,18 +12,22 @@ from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
+from engine.kv_memory import EXACT_DTYPES
 from engine.linear import four_bit_share, load_decoder, pack_layers
 from engine.model import Decoder
-from engine.patterns import Scorer, named_pattern, pattern_names, resolve_scorer
+from engine.patterns import PatternError, Scorer, named_pattern, pattern_names, resolve_scorer
 from engine.prefill import prefill_chunk
 from engine.profiles import (
     Profile,
     choose_profile,
+    head_split,
     kv_sizes,
     prefill_chunk_tokens,
 )
 from engine.rope import resolve_rope
 from engine.tokenizer import Tokenizer
+from engine.two_pools import TwoPoolCache
+from engine.warm_up import compile_kernels
 from engine.weights import open_model
 from engine.weights.names import tensor_shapes
 from engine.weights.source import ModelSource
@@ -65,6 +69,12 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     progress("open", 0.0)
     with open_model(config.model) as source:
         model = source.config
+        if config.kv_format not in EXACT_DTYPES and model.head_dim % 8:
+            raise UnsupportedModelError(
+                f"KV format {config.kv_format} needs heads of a multiple of 8 dimensions; this model's have "
+                f"{model.head_dim}.",
+                "Use the KV format bf16.",
+            )
         scaling = config.rope_scaling or model.rope_scaling
         context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
         rope = resolve_rope(model, scaling, context, profile.device)
@@ -80,7 +90,10 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     scorers = kept_scorers(config)
     sizes = kv_sizes(config, model, context, profile.device, scorers)
     chunk = config.prefill_chunk or prefill_chunk_tokens(model)
-    cache = KvCache(model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers, sizes.cold)
+    split, pools = head_split(config), (model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers)
+    cache = KvCache(*pools, sizes.cold)
+    if split is not None:
+        cache = TwoPoolCache(*pools, sizes.cold, split=split, window_pages=sizes.window)
     device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
     progress("ready", 1.0)
     return LoadedModel(
@@ -90,8 +103,16 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
 
 
 def kept_scorers(config: EngineConfig) -> tuple[Scorer, ...]:
-    """The scorers whose summaries the KV cache keeps: those of modes, of named patterns, and what was asked for."""
-    named = [scorer for name in pattern_names() for scorer in named_pattern(name).scorers()]
+    """The scorers whose summaries the KV cache keeps: those of modes, of named patterns, and what was asked for.
+
+    An installed pattern that cannot be loaded is an error only for who asks for it.
+    """
+    named: list[Scorer] = []
+    for name in pattern_names():
+        try:
+            named += named_pattern(name).scorers()
+        except PatternError as error:
+            log.warning("%s %s", error.message, error.hint)
     asked = [resolve_scorer(score) for score in config.scorers]
     by_summary = {scorer.summary: scorer for scorer in (config.sparsity.scorer, *named, *asked)}
     return tuple(by_summary.values())
@@ -143,10 +164,3 @@ def logit_error(packed: Decoder, dense: Decoder, kv_format: str, tokens: int = 1
         prefill_chunk(decoder, cache, sequence, ids[:-1], lambda: None)
         logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None))
     return float((logits[1] - logits[0]).norm() / logits[0].norm())
-
-
-def compile_kernels(decoder: Decoder, kv_format: str) -> None:
-    """Run one decode step, so that numba has compiled everything before the first question."""
-    cache, sequence = KvCache(decoder.config, kv_format, 1, 1), Sequence()
-    cache.prepare(sequence, 1)
-    decode_token(decoder, cache, sequence, 0, lambda: None)

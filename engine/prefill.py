@@ -8,9 +8,10 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from engine.attention import AttentionPlan, PrefillAttention
+from engine.attention import AttentionPlan
 from engine.cache import KvCache, Sequence
 from engine.model import Decoder
+from engine.split_attention import attend_prefill
 
 
 def chunk_ends(start: int, end: int, chunk: int, stops: Iterable[int] = ()) -> list[int]:
@@ -36,7 +37,7 @@ def prefill_chunk(
     `poll` may raise to give up; the sequence is then as before.
     """
     dtype = torch.float32 if cache.device.type == "cpu" else decoder.embed.dtype
-    attention = PrefillAttention(cache, sequence, len(ids), dtype, poll, plan or AttentionPlan())
+    attention = attend_prefill(cache, sequence, len(ids), dtype, poll, plan or AttentionPlan())
     tokens = torch.tensor(ids, device=cache.device)
     hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attention, poll, kv_only)
     cache.commit(sequence, ids, by_decode=False)

@@ -36,6 +36,7 @@ class Blocks:
 
     pages: int
     packs: bool
+    exact_only: bool = False  # re-use starts at states that were kept, nowhere else (engine.two_pools)
 
     @property
     def tokens(self) -> int:
@@ -43,6 +44,8 @@ class Blocks:
 
     def boundary(self, common: int) -> int:
         """The last position at which re-use of `common` agreeing tokens may start."""
+        if self.exact_only:
+            return 0
         blocks = common // self.tokens
         if self.packs:
             blocks -= -(-EXACT_RECENT // self.tokens)

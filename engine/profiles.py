@@ -4,7 +4,6 @@ So far there is one profile, `cpu`. A CUDA device can be named explicitly and ru
 """
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +13,16 @@ from pathlib import Path
 import psutil
 import torch
 
-import kernels
 from engine.cache import PAGE
 from engine.config import EngineConfig, ModelConfig
 from engine.kv_memory import (
     EXACT_DTYPES,
     SCORERS,
     bytes_per_token,
-    demoted_bytes_per_token,
     demoted_formats,
 )
-from engine.patterns import Scorer
+from engine.patterns import Scorer, streaming_heads
+from engine.two_pools import HeadSplit
 from kernels import cpu_jit
 
 _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
@@ -33,6 +31,7 @@ _MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
 _CAPACITY_CONTEXTS = 4
 _EXACT_SHARE = 4  # packed formats: one exact page for so many packed ones
 _DEMOTED_SHARE = 3  # at most so many demoted pages for one in full format
+_WINDOWS = 4  # two-pool cache: whole windows that streaming heads can keep, of live sequences and of earlier states
 SPARE_PAGES = 16  # for the copied last pages of checkpoints
 
 
@@ -81,8 +80,7 @@ def cpu_kernels() -> tuple[bool, str]:
 
 def keep_compiled_kernels(folder: Path) -> None:
     """Keep compiled kernels in `folder` if they cannot be kept beside their source. Call before an engine is loaded."""
-    if not all(os.access(place, os.W_OK) for place in kernels.__path__):
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+    cpu_jit.keep_compiled(folder)
 
 
 def prefill_chunk_tokens(model: ModelConfig) -> int:
@@ -103,22 +101,50 @@ def capacity_tokens(
     """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
-    budget, token = int(free_memory(device) * _MEMORY_SHARE), bytes_per_token(model, config.kv_format, scorers)
+    split, chunk = head_split(config), config.prefill_chunk or prefill_chunk_tokens(model)
+    heads = split.heads(False) if split else None
+    token = bytes_per_token(model, config.kv_format, scorers, heads)
+    budget = int(free_memory(device) * _MEMORY_SHARE) - _window_bytes(config, model, chunk)
     if config.kv_format not in EXACT_DTYPES:
-        exact, chunk = bytes_per_token(model, "bf16", scorers), config.prefill_chunk or prefill_chunk_tokens(model)
+        exact = bytes_per_token(model, "bf16", scorers, heads)
         budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
         token += -(-exact // _EXACT_SHARE)
     return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget // token))
 
 
+def head_split(config: EngineConfig) -> HeadSplit | None:
+    """Which KV heads keep everything and which only a window; None if all keep everything. ValueError for impossible
+    gates."""
+    if config.gates is None or not config.sparsity.compact:
+        return None
+    return HeadSplit(
+        streaming_heads(torch.tensor(config.gates), config.sparsity.streaming_ratio), config.sparsity.local
+    )
+
+
+def _window_pages(split: HeadSplit, chunk: int) -> int:
+    return _WINDOWS * split.window_pages(chunk) + SPARE_PAGES
+
+
+def _window_bytes(config: EngineConfig, model: ModelConfig, chunk: int) -> int:
+    """Memory for the windows of streaming heads."""
+    split = head_split(config)
+    if split is None:
+        return 0
+    exact = config.kv_format if config.kv_format in EXACT_DTYPES else "bf16"
+    return _window_pages(split, chunk) * PAGE * bytes_per_token(model, exact, (), split.heads(True))
+
+
 @dataclass(frozen=True, slots=True)
 class KvSizes:
-    """`tokens`: of KV that fit in; in KV pages, `pages` of the format, `exact` unpacked and `cold` demoted ones."""
+    """`tokens`: of KV that fit in; in KV pages, `pages` of the format, `exact` unpacked and `cold` demoted ones, and
+    `window` ones of streaming heads, if they have a pool of their own."""
 
     tokens: int
     pages: int
     exact: int
     cold: int
+    window: int
 
 
 def kv_sizes(
@@ -131,10 +157,11 @@ def kv_sizes(
     """
     capacity = capacity_tokens(config, model, context, device, scorers)
     pages, wanted = -(-capacity // PAGE), -(-context // PAGE)
-    chunk, cold = config.prefill_chunk or prefill_chunk_tokens(model), 0
+    chunk, cold, split = config.prefill_chunk or prefill_chunk_tokens(model), 0, head_split(config)
     if wanted > pages and demoted_formats(model, config.kv_format):
-        token, exact = (bytes_per_token(model, name, scorers) for name in (config.kv_format, "bf16"))
-        demoted = demoted_bytes_per_token(model, config.kv_format, scorers)
+        heads = split.heads(False) if split else None
+        token, exact = (bytes_per_token(model, name, scorers, heads) for name in (config.kv_format, "bf16"))
+        demoted = bytes_per_token(model, config.kv_format, scorers, heads, demoted=True)
         if config.kv_capacity_tokens is None:
             token += -(-exact // _EXACT_SHARE)
             most = int(_DEMOTED_SHARE * pages * demoted / (token + _DEMOTED_SHARE * demoted))
@@ -143,11 +170,12 @@ def kv_sizes(
                 pages, cold = pages - given, given * token // demoted
         elif pages + SPARE_PAGES > chunk // PAGE:
             held = PAGE * ((pages + SPARE_PAGES) * token + exact_pages(pages + SPARE_PAGES, chunk) * exact)
-            left = int(free_memory(device) * _MEMORY_SHARE) - held
+            left = int(free_memory(device) * _MEMORY_SHARE) - _window_bytes(config, model, chunk) - held
             cold = max(0, left // (PAGE * demoted))
         cold = min(cold, wanted - pages, _DEMOTED_SHARE * pages)
     tokens = capacity if not cold else (pages + cold) * PAGE
-    return KvSizes(tokens, pages + SPARE_PAGES, exact_pages(pages + SPARE_PAGES, chunk), cold)
+    window = _window_pages(split, chunk) if split else 0
+    return KvSizes(tokens, pages + SPARE_PAGES, exact_pages(pages + SPARE_PAGES, chunk), cold, window)
 
 
 def free_memory(device: str) -> int:

@@ -11,6 +11,7 @@ from engine.cache import EXACT_RECENT, PAGE, Sequence
 from engine.conversations import Conversation
 from engine.demotion import demote
 from engine.errors import DoesNotFitError
+from engine.two_pools import TwoPoolCache
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -43,6 +44,8 @@ class Room:
         if cache.packs:
             self.exact(-(-length // PAGE) - len(live.table) + self._marks)
             self._packed(cache.pages_to_pack(live, length))
+        if isinstance(cache, TwoPoolCache):
+            self.window(cache.window_pages_for(live, length) + self._marks)
         cache.prepare(live, length, self._tokens)
 
     def exact(self, pages: int, spare: Sequence | None = None) -> None:
@@ -51,11 +54,24 @@ class Room:
             if not self._conversations.free_idle(self._conversation, spare):
                 raise self._does_not_fit()
 
+    def window(self, pages: int, spare: Sequence | None = None) -> None:
+        """The same for pages of streaming heads, where they have a pool of their own."""
+        while isinstance(self._cache, TwoPoolCache) and self._cache.window.exact.free < pages:
+            if not self._conversations.free_idle(self._conversation, spare):
+                raise self._does_not_fit()
+
+    def copy(self, spare: Sequence | None = None) -> None:
+        """Room for a copy of an unfinished page."""
+        self.exact(1, spare)
+        self.window(1, spare)
+
     def begin_restoring(self) -> None:
-        """In packed formats a snapshot brings exact pages: the sink, the recent ones and an incomplete one."""
-        if self._cache.packs:
-            with suppress(DoesNotFitError):  # what cannot be restored is computed
+        """A snapshot brings exact pages: in packed formats sink, recent ones and an incomplete one; windows."""
+        with suppress(DoesNotFitError):  # what cannot be restored is computed
+            if self._cache.packs:
                 self.exact(EXACT_RECENT // PAGE + 2)
+            if isinstance(self._cache, TwoPoolCache):
+                self.window(self._cache.split.window_pages(0))
 
     def restore(self, tokens: int) -> None:
         """Set packed pages aside for `tokens` tokens that are about to be restored."""

@@ -23,6 +23,7 @@ import torch
 from engine.cache import PAGE, KvCache, Sequence
 from engine.errors import SnapshotMismatchError
 from engine.pages import runs
+from engine.two_pools import TwoPoolCache
 
 VERSION = 2
 BLOCK_BYTES = 4 * 2**20
@@ -124,7 +125,9 @@ def export_rows(
     reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
     key = reading_tag(reading) + _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids, reading)[16:]
     if key not in known and not cache.demoted(sequence, first // PAGE):
-        yield SnapshotCheckpoint(key, parent, first, tuple(ids), encode(cache, sequence, first, sequence.length))
+        window = cache if isinstance(cache, TwoPoolCache) else None
+        payload = encode(cache, sequence, first, sequence.length, window)
+        yield SnapshotCheckpoint(key, parent, first, tuple(ids), payload)
 
 
 def _shape(cache: KvCache) -> dict[str, object]:
@@ -140,17 +143,14 @@ def _shape(cache: KvCache) -> dict[str, object]:
     }
 
 
-def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
-    """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`: header length, header as JSON, tensors."""
-    slots = runs(sequence.table, PAGE, first, end)
-    parts: list[torch.Tensor] = []
-    for stored, unit, packed in cache.memory.stores():
-        chosen = [
-            stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
-        ]
-        if chosen:
-            parts.append(torch.cat(chosen, dim=1))
-    data = b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+def encode(cache: KvCache, sequence: Sequence, first: int, end: int, window: TwoPoolCache | None = None) -> bytes:
+    """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`: header length, header as JSON, tensors.
+
+    `window`: with what streaming heads keep of the whole sequence, in their pool of this cache.
+    """
+    data = _tensors(cache, runs(sequence.table, PAGE, first, end))
+    if window is not None:
+        data += _tensors(window.window, window.window_runs(sequence))
     header = _shape(cache) | {
         "first": first,
         "ids": sequence.ids[first:end].tolist(),
@@ -159,8 +159,31 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
         "reading": reading_of(sequence.reading, sequence.dense_until, end),
         "crc32": zlib.crc32(data),
     }
+    if window is not None:
+        header["window"] = True
     text = json.dumps(header, separators=(",", ":")).encode()
     return _MAGIC + struct.pack("<I", len(text)) + text + data
+
+
+def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> bytes:
+    """What lies in `slots`, store by store."""
+    parts: list[torch.Tensor] = []
+    for stored, unit, packed in cache.memory.stores():
+        chosen = [
+            stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
+        ]
+        if chosen:
+            parts.append(torch.cat(chosen, dim=1))
+    return b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+
+
+def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:
+    """Bytes of so many packed and exact tokens in each store."""
+    tokens = {True: packed, False: exact}
+    return [
+        stored.element_size() * stored.shape[0] * math.prod(stored.shape[2:]) * (tokens[kind] // unit)
+        for stored, unit, kind in cache.memory.stores()
+    ]
 
 
 def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
@@ -182,19 +205,22 @@ def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payloa
     try:
         by_decode = bytes.fromhex(header["by_decode"])
         packed = [bool(value) for value in header["packed"]]
+        window = bool(header.get("window", False))
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
     if len(by_decode) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
         raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
-    tokens = {True: sum(packed) * PAGE, False: len(ids) - sum(packed) * PAGE}
-    sizes = [
-        stored.element_size() * stored.shape[0] * math.prod(stored.shape[2:]) * (tokens[kind] // unit)
-        for stored, unit, kind in cache.memory.stores()
-    ]
-    if sum(sizes) != len(data):
+    sizes, in_window = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE), []
+    if window:
+        if not isinstance(cache, TwoPoolCache):
+            raise SnapshotMismatchError("A stored KV prefix has another kind of heads.", "It is computed anew.")
+        in_window = _sizes(cache.window, 0, cache.make_window_room(sequence, sequence.length + len(ids)))
+    if sum(sizes) + sum(in_window) != len(data):
         raise SnapshotMismatchError("A stored KV prefix has the wrong size.", "It is computed anew.")
     slots = cache.adopt(sequence, list(ids), by_decode, packed)
     _write(cache, slots, data, sizes)
+    if window and isinstance(cache, TwoPoolCache):
+        _write(cache.window, cache.adopt_window(sequence), data[sum(sizes) :], in_window)
 
 
 def _parse(payload: bytes) -> tuple[dict, memoryview]:

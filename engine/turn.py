@@ -1,5 +1,6 @@
 """One turn of a conversation: re-use, prefill, decode, and honest counts of each."""
 
+import logging
 import threading
 import time
 from array import array
@@ -20,9 +21,12 @@ from engine.profiles import peak_memory_bytes
 from engine.room import Room
 from engine.sampling import Sampler, StopFilter
 from engine.snapshot import SnapshotReader
+from engine.split_attention import check_plan
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 # During a long read a checkpoint is made at the end of a chunk once so many tokens or seconds have passed.
 CHECKPOINT_TOKENS = 16384
@@ -52,6 +56,7 @@ class Turn:
         self.conversation = engine.conversations.use(conversation)
         self.cancel = cancel or threading.Event()
         self.checkpoints = sorted({at for at in checkpoints if 0 < at < len(prompt)})
+        check_plan(engine.cache, plan)
         self.snapshots, self.plan = snapshots, plan
         self.room = Room(engine, self.conversation, len(prompt) + sampling.max_tokens, len(self.checkpoints) + 2)
         self.started = started
@@ -77,8 +82,11 @@ class Turn:
         yield Done(self._stats(reason))
 
     def finish(self) -> None:
-        """Give back the pages that were set aside for an answer of full length."""
-        self.engine.cache.trim(self.live)
+        """Give back the pages that were set aside for an answer of full length, and half-restored KV."""
+        cache = self.engine.cache
+        if not cache.is_complete(self.live):
+            cache.free(self.live)
+        cache.trim(self.live)
 
     def _poll(self) -> None:
         if self.cancel.is_set():
@@ -106,6 +114,11 @@ class Turn:
             self.room.begin_restoring()
             make_room = self.room.restore
             self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks, make_room)
+            if not cache.is_complete(self.live):
+                log.warning("A stored KV prefix lacks what streaming heads keep; its tokens are computed anew.")
+                self._become(None, 0)
+                in_memory = self.restored = 0
+                self.room.begin()
         self.reused = in_memory + self.restored
 
     def _shared_blocks(self, state: Sequence | None, by_decode: list[bool]) -> tuple[Sequence | None, int]:
@@ -135,7 +148,7 @@ class Turn:
         if state is live and length == live.length:
             return
         if state is not None and length % PAGE:
-            self.room.exact(1, state)
+            self.room.copy(state)
         self.conversation.live = cache.fork(state, length) if state is not None and length else Sequence()
         cache.free(live)
 
@@ -165,7 +178,7 @@ class Turn:
 
     def _keep(self, length: int, pin: bool) -> None:
         if length % PAGE:
-            self.room.exact(1)
+            self.room.copy()
         self.engine.conversations.mark(self.conversation, length, pin)
 
     def _prefilled(self) -> Prefilled:

@@ -8,6 +8,7 @@ and speculation change nothing.
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ FIRST_DENSE = 65536  # up to so many tokens,
 FIRST_BUDGET = 32768  # and to so many past that
 SHARED_FROM = 65536  # positions from here on share the list made at every `reuse_interval`-th
 LARGEST_GATE = 0.5  # of a head that streams
+COMPACT_RATIO = 0.25  # from this forced `streaming_ratio` on, streaming heads keep no more than they read,
+COMPACT_LOCAL = 1024  # which is then less in prefill too
 
 DENSE = Dense()
 
@@ -50,7 +53,9 @@ class Sparsity:
 
     `budget`: read by a decode step, sink and newest tokens included; or `ratio` of the context if that is more.
     `reading_budget`: read by a query block of the prompt, with its surroundings; by default 2 * `budget` + 1024.
-    `crossover`: answers over fewer tokens are dense. `streaming_ratio`: share of KV heads forced to stream.
+    `crossover`: answers over fewer tokens are dense. `streaming_ratio`: share of KV heads forced to stream; from 25 %
+    on they keep sink and newest tokens only (`compact`). `streaming_local`: the newest tokens that they read in
+    prefill, and keep then; by default 8192, or 1024 if compact.
     `reuse_interval`: past 64k so many positions share a list. `score`: a scorer's name or an own scorer.
     `logical_pages`: tokens of a logical page.
     """
@@ -60,6 +65,7 @@ class Sparsity:
     reading_budget: int | None = None
     crossover: int = 12288
     streaming_ratio: float | None = None
+    streaming_local: int | None = None
     reuse_interval: int = 4
     score: Any = "mean_std"
     logical_pages: int = 16
@@ -69,6 +75,8 @@ class Sparsity:
             need_tokens("budget", self.budget, SINK + RECENT)
         if self.reading_budget is not None:
             need_tokens("reading_budget", self.reading_budget, 2 * PAGE)
+        if self.streaming_local is not None:
+            need_tokens("streaming_local", self.streaming_local, RECENT)
         need_tokens("crossover", self.crossover, 0)
         for field in ("ratio", "streaming_ratio"):
             value = getattr(self, field)
@@ -80,6 +88,16 @@ class Sparsity:
             _ = self.scorer
         except ValueError as error:  # from a scorer's point of view it is only `logical`
             raise ValueError(str(error).replace("logical:", "logical_pages:")) from None
+
+    @property
+    def compact(self) -> bool:
+        """Whether streaming heads keep only what they read."""
+        return self.streaming_ratio is not None and self.streaming_ratio >= COMPACT_RATIO
+
+    @property
+    def local(self) -> int:
+        """What streaming heads read in prefill."""
+        return self.streaming_local or (COMPACT_LOCAL if self.compact else STREAMING_LOCAL)
 
     @property
     def scorer(self) -> Scorer:
@@ -105,6 +123,7 @@ class AttentionPolicy:
         self.mode, self.sparsity, self.layers = mode, sparsity or Sparsity(), layers
         self.named = None if mode in MODES else named_pattern(mode)
         self._streaming = streaming
+        self.compact = streaming is not None and self.sparsity.compact and self.named is None
         self._scorer = resolve_scorer(self.sparsity.scorer)
         self._top: dict[int, Pattern] = {}
         self._reading = self._reading_patterns()
@@ -129,6 +148,11 @@ class AttentionPolicy:
         if length <= budget or length < self.sparsity.crossover:
             return DENSE
         return self._answering(budget)
+
+    @cached_property
+    def retrieval(self) -> "AttentionPolicy":
+        """The same for retrieval heads alone."""
+        return AttentionPolicy(self.mode, self.sparsity, self.layers)
 
     def budget(self, length: int) -> int:
         """Tokens that a decode step over `length` tokens reads, outside the first layers, in whole KV pages."""
@@ -189,7 +213,7 @@ class AttentionPolicy:
             return DENSE, DENSE
         base = self.sparsity.budget or _BUDGETS[self.mode].budget
         budget = self.sparsity.reading_budget or 2 * base + LOCAL
-        streaming = Streaming(SINK, STREAMING_LOCAL)
+        streaming = Streaming(SINK, self.sparsity.local)
         local = min(LOCAL, budget // 4)
         first = TopPages(max(FIRST_BUDGET, budget), self._scorer, SINK, local) | DenseUpTo(FIRST_DENSE) | QuestionTail()
         rest = TopPages(budget, self._scorer, SINK, local) | QuestionTail()
@@ -202,6 +226,33 @@ class AttentionPolicy:
             top = TopPages(budget, self._scorer, SINK, RECENT)
             self._top[budget] = top if self._streaming is None else PerHead(top, Streaming(SINK, RECENT))
         return self._top[budget]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPolicy:
+    """What streaming heads read of the sink and the `local` newest tokens that they have kept.
+
+    Positions and lengths are those among kept tokens; `gone` tokens lay between sink and window. In decode they read
+    the newest 256, or all that they have where retrieval heads (`retrieval`) read everything.
+    """
+
+    retrieval: AttentionPolicy
+    gone: int
+
+    def reading(self, layer: int) -> Pattern:
+        return Streaming(SINK, self.retrieval.sparsity.local)
+
+    def answering(self, layer: int, length: int) -> Pattern:
+        length += self.gone
+        dense = self.retrieval.answering(layer, length).is_dense(length)
+        return Streaming(SINK, self.retrieval.sparsity.local if dense else RECENT)
+
+    def selection_position(self, position: int) -> int:
+        return position
+
+    def streaming(self, layer: int) -> torch.Tensor | None:
+        """All heads do: even the question's tokens read no more."""
+        return torch.ones(1, dtype=torch.bool)
 
 
 def streaming_heads(gates: torch.Tensor, ratio: float | None = None) -> torch.Tensor:

@@ -11,7 +11,7 @@ from engine.cache import PAGE, KvCache, Sequence
 from engine.config import EngineConfig
 from engine.demotion import demote, victims
 from engine.errors import EngineError
-from engine.kv_memory import bytes_per_token, demoted_bytes_per_token
+from engine.kv_memory import bytes_per_token
 from engine.patterns import AttentionPolicy, TopPages, register, unregister
 from engine.profiles import SPARE_PAGES, kv_sizes
 from kernels.block_index import BlockIndex
@@ -309,5 +309,5 @@ def test_bytes_of_demoted_pages():
     cache = KvCache(MODEL, "k4v4", 10, 1, cold_pages=10)
     parts = [part for pool in cache.memory.cold for part in pool]
     summaries = sum(part[:, :, :10].nbytes for tensors in cache.memory.summaries.values() for part in tensors)
-    assert demoted_bytes_per_token(MODEL, "k4v4") == -(-(sum(part.nbytes for part in parts) + summaries) // 640)
-    assert demoted_bytes_per_token(MODEL, "k4v4") < bytes_per_token(MODEL, "k4v4")
+    assert bytes_per_token(MODEL, "k4v4", demoted=True) == -(-(sum(part.nbytes for part in parts) + summaries) // 640)
+    assert bytes_per_token(MODEL, "k4v4", demoted=True) < bytes_per_token(MODEL, "k4v4")
