@@ -29,6 +29,10 @@ class Passage:
     score: float
 
 
+READ_BY = "read_by"
+"""Key of the frozen value that names the mode in which a conversation's documents are read."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnStats:
     """What one answer cost.

@@ -16,6 +16,7 @@ from kernels.prefill_attention import prefill_attention, sparse_prefill_attentio
 
 QUERY_BLOCK = 128  # tokens of a prompt that share a list of pages
 EXACT = AttentionPolicy("exact")
+NO_QUESTION = 1 << 62  # a position that no prompt has
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class AttentionPlan:
 
     reading: AttentionPolicy = EXACT
     answering: AttentionPolicy = EXACT
-    tail: int = 0
+    tail: int = NO_QUESTION
     counts: AttentionCounts = field(default_factory=AttentionCounts)
     shared: SharedLists = field(default_factory=SharedLists)
 
@@ -102,7 +103,7 @@ class PrefillAttention:
         self._cache.memory.write(layer, self._slots, k, v)
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
-        keys, values = self._view.read(layer)
+        keys, values = self._view.read(layer, self._poll)
         pattern, typed = self._policy.reading(layer), q.to(self._dtype)
         heads = keys.shape[0]
         only_question = self._edges[0][0] >= self._plan.tail and self._policy.streaming(layer) is None
@@ -152,6 +153,7 @@ class DecodeAttention:
         self._dense = {
             heads: _all_pages(heads, self._table.shape[0], cache.device) for heads in set(cache.memory.heads)
         }
+        self.sparse = False  # whether any layer has read less than everything
         self._blocks: QueryBlocks | None = None
         self._summary_rows = cache.memory.summary_rows(self._table[: sequence.length // PAGE])
         self._drawn = cache.drawn(sequence, self._table.shape[0]) if cache.cold.size else None
@@ -180,7 +182,8 @@ class DecodeAttention:
         if pattern.is_dense(self._length):
             return self._dense[self._cache.memory.heads[layer]]
         earlier = self._shared.made.get(layer)
-        if earlier is not None and maker <= earlier[0] < position:
+        self.sparse = True
+        if earlier is not None and earlier[0] == maker:
             return earlier[1]
         if self._blocks is None:
             self._blocks = QueryBlocks.decode(position, self._cache.device)
@@ -197,7 +200,7 @@ class DecodeAttention:
                 )
             )
         )
-        if position >= SHARED_FROM:
+        if position >= SHARED_FROM and position == maker:
             self._shared.made[layer] = position, index
         return index
 

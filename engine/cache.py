@@ -8,7 +8,7 @@ demoted to fewer bits (`engine.demotion` chooses them). Where the bytes lie is `
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from engine.pages import PagePool, runs
 from engine.patterns import Scorer
 
 EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequence
+PREFILL, DECODE, SPARSE_DECODE = 0, 1, 2  # what made a token's KV
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -30,16 +31,17 @@ class Sequence:
 
     `table`: for each KV page its number in the exact pool, or ~number (negative) in the packed pool and, counting on,
     in that of demoted pages.
-    `by_decode`: one byte per token, 1 where decode made the KV and 0 where prefill did.
+    `made_by`: one byte per token: PREFILL, DECODE, or SPARSE_DECODE if its query read less than everything.
     `packed`: in packed formats, how many leading pages have their final form (exact sink, packed ones), or 0.
     `reserve`: packed pages taken in advance.
     `drawn`: float32, for the first pages the attention that they drew while answering; only where it is of use.
     `window`: what streaming heads keep, where they have a pool of their own (`engine.two_pools`).
+    `sound_until`: so many leading tokens were computed before any of the pages was demoted.
     `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
     """
 
     ids: array = field(default_factory=lambda: array("i"))
-    by_decode: bytearray = field(default_factory=bytearray)
+    made_by: bytearray = field(default_factory=bytearray)
     table: list[int] = field(default_factory=list)
     packed: int = 0
     reserve: list[int] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Sequence:
     window: "Sequence | None" = None
     reading: str = "dense"
     dense_until: float = math.inf
+    sound_until: float = math.inf
 
     @property
     def length(self) -> int:
@@ -120,7 +123,7 @@ class KvCache:
         sequence.reserve.clear()
         sequence.packed = 0
         sequence.drawn = sequence.drawn[:0]
-        del sequence.ids[:], sequence.by_decode[:]
+        del sequence.ids[:], sequence.made_by[:]
 
     def fork(self, sequence: Sequence, length: int) -> Sequence:
         """A second sequence with the first `length` tokens: complete pages are shared, an incomplete one is copied.
@@ -140,26 +143,27 @@ class KvCache:
         packed = min(sequence.packed, complete)
         return Sequence(
             sequence.ids[:length],
-            sequence.by_decode[:length],
+            sequence.made_by[:length],
             table,
             packed if packed > 1 else 0,
             drawn=sequence.drawn[:complete].clone(),
             reading=sequence.reading,
             dense_until=sequence.dense_until,
+            sound_until=sequence.sound_until if length > sequence.sound_until else math.inf,
         )
 
-    def commit(self, sequence: Sequence, ids: SequenceOf[int], by_decode: bool) -> None:
+    def commit(self, sequence: Sequence, ids: SequenceOf[int], made_by: int) -> None:
         """Declare the KV of `ids`, already written by all layers, part of the sequence; pack what has become old."""
         complete = sequence.length // PAGE
         sequence.ids.extend(ids)
-        sequence.by_decode.extend(bytes([by_decode]) * len(ids))
+        sequence.made_by.extend(bytes([made_by]) * len(ids))
         if sequence.length // PAGE > complete:
             self.memory.summarize(sequence.table[complete : sequence.length // PAGE])
         if self.packs:
             self._pack_old(sequence)
 
     def adopt(
-        self, sequence: Sequence, ids: SequenceOf[int], by_decode: bytes, packed: SequenceOf[bool]
+        self, sequence: Sequence, ids: SequenceOf[int], made_by: bytes, packed: SequenceOf[bool]
     ) -> list[tuple[bool, int, int]]:
         """Add tokens whose KV comes from elsewhere: `packed` says for each new page which pool it belongs to.
 
@@ -178,14 +182,14 @@ class KvCache:
             if any(packed):
                 sequence.packed = pages + len(packed) - list(reversed(packed)).index(True)
         sequence.ids.extend(ids)
-        sequence.by_decode.extend(by_decode)
+        sequence.made_by.extend(made_by)
         return runs(sequence.table, PAGE, start, sequence.length)
 
     def drop(self, sequence: Sequence, first: int, end: int) -> None:
         """Give up the KV pages `first` to `end` - 1 for good: what follows moves up. Not where old pages are packed."""
         self._release(sequence.table[first:end])
         del sequence.table[first:end]
-        del sequence.ids[first * PAGE : end * PAGE], sequence.by_decode[first * PAGE : end * PAGE]
+        del sequence.ids[first * PAGE : end * PAGE], sequence.made_by[first * PAGE : end * PAGE]
 
     def _share(self, table: list[int]) -> None:
         for pool, pages in self._by_pool(table):
@@ -229,6 +233,7 @@ class KvCache:
             self._share([moved[place] for place in mine])
             self._release(mine)
             holder.table[:] = [moved.get(place, place) for place in holder.table]
+            holder.sound_until = min(holder.sound_until, holder.length)
         self.cold.release(taken)
 
     def pages_to_pack(self, sequence: Sequence, length: int) -> int:
@@ -287,8 +292,8 @@ class View:
         self._copies = len(self._runs) > 1 or dtype != cache.dtype or self._runs[0][0]
         self._workspace: KeysValues | None = None
 
-    def read(self, layer: int) -> KeysValues:
-        """Keys and values [kv_heads, length, d]; valid until the next read."""
+    def read(self, layer: int, poll: Callable[[], None]) -> KeysValues:
+        """Keys and values [kv_heads, length, d]; valid until the next read. `poll` is called in between."""
         memory = self._memory
         if not self._copies:
             slots = slice(self._runs[0][1], self._runs[0][1] + self.length)
@@ -299,5 +304,5 @@ class View:
             )
             self._workspace = keys, torch.empty_like(keys)
         keys, values = (x[: memory.heads[layer]] for x in self._workspace)
-        memory.read(layer, self._runs, keys, values)
+        memory.read(layer, self._runs, keys, values, poll)
         return keys, values

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from engine.attention import AttentionPlan
-from engine.cache import KvCache, Sequence
+from engine.cache import DECODE, SPARSE_DECODE, KvCache, Sequence
 from engine.model import Decoder
 from engine.split_attention import attend_decode
 
@@ -27,5 +27,5 @@ def decode_token(
     ids = torch.tensor([token], device=cache.device)
     hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
     logits = decoder.logits(hidden)[0]
-    cache.commit(sequence, [token], by_decode=True)
+    cache.commit(sequence, [token], SPARSE_DECODE if attention.sparse else DECODE)
     return logits

@@ -52,6 +52,7 @@ class GenerationStats:
     heads; selected_pages_read_share: the same without the first two layers, which read densely;
     prompt_pages_read_share: KV pages that the prompt's query blocks read, of those they could have read.
     demoted_pages: KV pages of the sequence whose values are kept in 2 bits, because memory was short.
+    sparse_tokens: re-used tokens whose KV an earlier answer made while it read less than everything.
     """
 
     prompt_tokens: int
@@ -67,6 +68,7 @@ class GenerationStats:
     prompt_pages_read_share: float
     peak_memory_bytes: int
     demoted_pages: int = 0
+    sparse_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

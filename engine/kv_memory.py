@@ -6,6 +6,7 @@ are used.
 """
 
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from kernels.kv_codec import (
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SCORERS: tuple[Scorer, ...] = (MeanStd(),)
+_UNPACKED_AT_ONCE = 64  # KV pages of a layer between two looks at Stop
 DEMOTED_BITS = 2  # of the values of demoted pages
 
 
@@ -194,15 +196,24 @@ class KvMemory:
         return tuple(self.of_layer(stored, layer).index_select(1, rows) for stored in self.summaries[name])
 
     def read(
-        self, layer: int, runs: SequenceOf[tuple[bool, int, int]], keys: torch.Tensor, values: torch.Tensor
+        self,
+        layer: int,
+        runs: SequenceOf[tuple[bool, int, int]],
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        poll: Callable[[], None],
     ) -> None:
         """Tokens at `runs` of (packed?, first slot, tokens) into keys and values [kv_heads, n, d], in order."""
         done = 0
         for packed, slot, tokens in runs:
             into = slice(done, done + tokens)
             if packed:
-                pages = slot // PAGE, slot // PAGE + tokens // PAGE
-                self._unpack(layer, *pages, *(x[:, into].unflatten(1, (-1, PAGE)) for x in (keys, values)))
+                first, end = slot // PAGE, (slot + tokens) // PAGE
+                pages = [x[:, into].unflatten(1, (-1, PAGE)) for x in (keys, values)]
+                for some in range(first, end, _UNPACKED_AT_ONCE):
+                    poll()
+                    last = min(some + _UNPACKED_AT_ONCE, end)
+                    self._unpack(layer, some, last, *(x[:, some - first : last - first] for x in pages))
             else:
                 keys[:, into] = self.layers[layer].keys[:, slot : slot + tokens]
                 values[:, into] = self.layers[layer].values[:, slot : slot + tokens]

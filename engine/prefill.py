@@ -9,7 +9,7 @@ from collections.abc import Sequence as SequenceOf
 import torch
 
 from engine.attention import AttentionPlan
-from engine.cache import KvCache, Sequence
+from engine.cache import PREFILL, KvCache, Sequence
 from engine.model import Decoder
 from engine.split_attention import attend_prefill
 
@@ -40,5 +40,5 @@ def prefill_chunk(
     attention = attend_prefill(cache, sequence, len(ids), dtype, poll, plan or AttentionPlan())
     tokens = torch.tensor(ids, device=cache.device)
     hidden = decoder.hidden(tokens, sequence.length, decoder.layers, attention, poll, kv_only)
-    cache.commit(sequence, ids, by_decode=False)
+    cache.commit(sequence, ids, PREFILL)
     return hidden

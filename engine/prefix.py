@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.cache import EXACT_RECENT, PAGE, KvCache, Sequence
+from engine.cache import DECODE, EXACT_RECENT, PAGE, PREFILL, SPARSE_DECODE, KvCache, Sequence
 from engine.errors import EngineError
 from engine.patterns import AttentionPolicy
-from engine.snapshot import SnapshotReader, block_key, decode_into, reading_of, reading_tag
+from engine.snapshot import UNSOUND, SnapshotReader, block_key, decode_into, reading_of, reading_tag
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ def find_in_memory(
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """Blocks to read, in order, as (key, made by decode?), then perhaps a checkpoint; together `tokens` tokens."""
+    """Blocks to read, in order, as (key, made by what), then perhaps a checkpoint; together `tokens` tokens."""
 
-    blocks: tuple[tuple[str, bool], ...]
+    blocks: tuple[tuple[str, int], ...]
     checkpoint: str | None
     tokens: int
 
@@ -100,32 +100,40 @@ def find_in_snapshots(
 
 def _known_chain(
     reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy
-) -> list[tuple[str, bool]]:
-    """Stored blocks from the start of the prompt: prefill-made ones as far as they go, then decode-made, in turn."""
-    chain: list[tuple[str, bool]] = []
+) -> list[tuple[str, int]]:
+    """Stored blocks from the start of the prompt: prefill-made ones as far as they go, then others, in turn."""
+    chain: list[tuple[str, int]] = []
     total = len(prompt) // size
 
-    def key_of(parent: str, index: int, by_decode: bool) -> str:
+    def key_of(parent: str, index: int, made_by: int) -> str:
         end = (index + 1) * size
         reading = reading_of(policy.key, policy.dense_until, end)
-        return block_key(parent, prompt[index * size : end], by_decode, reading)
+        return block_key(parent, prompt[index * size : end], made_by, reading)
 
     while len(chain) < total:
         parent = chain[-1][0] if chain else root
         candidates: list[str] = []
         for index in range(len(chain), total):
-            parent = key_of(parent, index, False)
+            parent = key_of(parent, index, PREFILL)
             candidates.append(parent)
         known = reader.known_blocks(candidates)
-        chain += [(key, False) for key in candidates[:known]]
+        chain += [(key, PREFILL) for key in candidates[:known]]
         if len(chain) == total:
             break
         parent = chain[-1][0] if chain else root
         index = len(chain)
-        key = key_of(parent, index, True)
-        if reader.known_blocks([key]) == 0:
+        others = (DECODE, SPARSE_DECODE, *(UNSOUND + made_by for made_by in (PREFILL, DECODE, SPARSE_DECODE)))
+        found = next(
+            (
+                block
+                for block in ((key_of(parent, index, kind), kind) for kind in others)
+                if reader.known_blocks([block[0]])
+            ),
+            None,
+        )
+        if found is None:
             break
-        chain.append((key, True))
+        chain.append(found)
     return chain
 
 

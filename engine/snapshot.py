@@ -2,7 +2,7 @@
 
 A prefix is a chain of blocks, each a fixed number of KV pages in their final form, and one checkpoint with the rest:
 the last pages, exact and incomplete ones included. Keys are SHA-256 chains over (parent, kind, token ids),
-rooted in the engine's fingerprint; the kind tells decode-made pages from prefill-made ones, whose bytes differ.
+rooted in the engine's fingerprint; the kind tells pages made by prefill, dense and sparse decode, whose bytes differ.
 A payload says what it holds and is checked against what was asked for, token ids included. Whoever finds a payload
 that does not fit computes the tokens instead.
 """
@@ -25,7 +25,8 @@ from engine.errors import SnapshotMismatchError
 from engine.pages import runs
 from engine.two_pools import TwoPoolCache
 
-VERSION = 2
+VERSION = 3
+UNSOUND = 3
 BLOCK_BYTES = 4 * 2**20
 _MAGIC = b"UKV1"
 
@@ -80,9 +81,14 @@ def block_pages(bytes_per_token: int) -> int:
     return max(1, BLOCK_BYTES // (PAGE * bytes_per_token))
 
 
-def block_key(parent: str, ids: SequenceOf[int], by_decode: bool, reading: str = "dense") -> str:
-    """The key of a block: `by_decode` if decode made the KV of any of its tokens; `reading`: as `reading_of` says."""
-    return _key(parent, b"d" if by_decode else b"p", ids, reading)
+def block_key(parent: str, ids: SequenceOf[int], made_by: int, reading: str = "dense") -> str:
+    """The key of a block. `made_by`: as `block_kind` says; `reading`: as `reading_of` says."""
+    return _key(parent, (b"p", b"d", b"s", b"P", b"D", b"S")[made_by], ids, reading)
+
+
+def block_kind(sequence: Sequence, first: int, end: int) -> int:
+    """The largest of its tokens' (PREFILL, DECODE, SPARSE_DECODE), 3 more if one was computed over demoted pages."""
+    return max(sequence.made_by[first:end]) + (UNSOUND if end > sequence.sound_until else 0)
 
 
 def reading_of(reading: str, dense_until: float, end: int) -> str:
@@ -106,6 +112,7 @@ def export_rows(
     """The rows of `sequence`, from its first token to its last, without those whose key is `known`.
 
     Rows hold the full format: where a page of a new one is demoted, they end, since later rows could not be reached.
+    What was computed over demoted pages has keys of its own.
     """
     size = pages_per_block * PAGE
     final = sequence.packed if cache.packs else sequence.length // PAGE
@@ -113,7 +120,7 @@ def export_rows(
     for first in range(0, final // pages_per_block * size, size):
         ids = sequence.ids[first : first + size]
         reading = reading_of(sequence.reading, sequence.dense_until, first + size)
-        key = block_key(parent, ids, any(sequence.by_decode[first : first + size]), reading)
+        key = block_key(parent, ids, block_kind(sequence, first, first + size), reading)
         if key not in known:
             if cache.demoted(sequence, first // PAGE, (first + size) // PAGE):
                 return
@@ -123,7 +130,8 @@ def export_rows(
     first = final // pages_per_block * size
     ids = sequence.ids[first:]
     reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
-    key = reading_tag(reading) + _key(parent, b"c" + bytes(sequence.by_decode[first:]), ids, reading)[16:]
+    sound = b"c" if sequence.length <= sequence.sound_until else b"C"
+    key = reading_tag(reading) + _key(parent, sound + bytes(sequence.made_by[first:]), ids, reading)[16:]
     if key not in known and not cache.demoted(sequence, first // PAGE):
         window = cache if isinstance(cache, TwoPoolCache) else None
         payload = encode(cache, sequence, first, sequence.length, window)
@@ -154,9 +162,10 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int, window: Two
     header = _shape(cache) | {
         "first": first,
         "ids": sequence.ids[first:end].tolist(),
-        "by_decode": sequence.by_decode[first:end].hex(),
+        "made_by": sequence.made_by[first:end].hex(),
         "packed": [page < 0 for page in sequence.table[first // PAGE : -(-end // PAGE)]],
         "reading": reading_of(sequence.reading, sequence.dense_until, end),
+        "sound": end <= sequence.sound_until,
         "crc32": zlib.crc32(data),
     }
     if window is not None:
@@ -203,12 +212,12 @@ def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payloa
     if header.get("crc32") != zlib.crc32(data):
         raise SnapshotMismatchError("A stored KV prefix is damaged.", "It is computed anew.")
     try:
-        by_decode = bytes.fromhex(header["by_decode"])
+        made_by = bytes.fromhex(header["made_by"])
         packed = [bool(value) for value in header["packed"]]
         window = bool(header.get("window", False))
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
-    if len(by_decode) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
+    if len(made_by) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
         raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
     sizes, in_window = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE), []
     if window:
@@ -217,7 +226,10 @@ def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payloa
         in_window = _sizes(cache.window, 0, cache.make_window_room(sequence, sequence.length + len(ids)))
     if sum(sizes) + sum(in_window) != len(data):
         raise SnapshotMismatchError("A stored KV prefix has the wrong size.", "It is computed anew.")
-    slots = cache.adopt(sequence, list(ids), by_decode, packed)
+    first = sequence.length
+    slots = cache.adopt(sequence, list(ids), made_by, packed)
+    if header.get("sound") is not True:
+        sequence.sound_until = min(sequence.sound_until, first)
     _write(cache, slots, data, sizes)
     if window and isinstance(cache, TwoPoolCache):
         _write(cache.window, cache.adopt_window(sequence), data[sum(sizes) :], in_window)

@@ -61,6 +61,7 @@ class SplitAttention:
 
     def __init__(self, cache: TwoPoolCache, retrieval: Attention, streaming: Attention) -> None:
         self._heads, self._parts = cache.heads, (retrieval, streaming)
+        self.sparse = True  # streaming heads never read everything
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         for part, (heads, _) in zip(self._parts, self._heads[layer]):

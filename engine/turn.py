@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.attention import AttentionPlan
-from engine.cache import PAGE, Sequence
+from engine.cache import PAGE, SPARSE_DECODE, Sequence
 from engine.config import Sampling
 from engine.decode import decode_token
 from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
@@ -20,8 +20,9 @@ from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, read
 from engine.profiles import peak_memory_bytes
 from engine.room import Room
 from engine.sampling import Sampler, StopFilter
-from engine.snapshot import SnapshotReader
+from engine.snapshot import SnapshotReader, block_kind
 from engine.split_attention import check_plan
+from kernels import cpu_jit
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -61,6 +62,7 @@ class Turn:
         self.room = Room(engine, self.conversation, len(prompt) + sampling.max_tokens, len(self.checkpoints) + 2)
         self.started = started
         self.reused = self.restored = self.computed = self.answered = 0
+        self.sparse = 0  # tokens of the re-used prefix that sparse decode has made
         self.ttft: float | None = None
         self.step_seconds: list[float] = []
 
@@ -71,6 +73,7 @@ class Turn:
     def run(self) -> Iterator[Event]:
         """All events of the turn; `Done` is the last."""
         reason: FinishReason = "cancelled"
+        cpu_jit.set_threads(self.engine.profile.threads)  # numba counts for each Python thread by itself
         try:
             self._poll()
             self._reuse()
@@ -103,8 +106,7 @@ class Turn:
         if self.snapshots:
             stored = find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks, policy)
         if stored is not None and stored.tokens > length:
-            by_decode = [made for _, made in stored.blocks]
-            state, length = self._shared_blocks(state, by_decode)
+            state, length = self._shared_blocks(state, [made for _, made in stored.blocks])
         else:
             stored = None
         self._become(state, length)
@@ -120,20 +122,20 @@ class Turn:
                 in_memory = self.restored = 0
                 self.room.begin()
         self.reused = in_memory + self.restored
+        self.sparse = sum(made == SPARSE_DECODE for made in self.live.made_by)
 
-    def _shared_blocks(self, state: Sequence | None, by_decode: list[bool]) -> tuple[Sequence | None, int]:
+    def _shared_blocks(self, state: Sequence | None, made_by: list[int]) -> tuple[Sequence | None, int]:
         """Of the blocks about to be restored, how many leading ones `state` has in memory, made in the same way."""
         if state is None:
             return None, 0
         size = self.engine.blocks.tokens
         alike = read_alike(state, self.plan.reading)
-        common = int(min(common_prefix(state.ids, self.prompt), len(by_decode) * size, alike))
+        common = int(min(common_prefix(state.ids, self.prompt), len(made_by) * size, alike))
         if self.engine.cache.packs:
             common = min(common, state.packed * PAGE)
         blocks = 0
         while (blocks + 1) * size <= common:
-            made = any(state.by_decode[blocks * size : (blocks + 1) * size])
-            if made != by_decode[blocks]:
+            if block_kind(state, blocks * size, (blocks + 1) * size) != made_by[blocks]:
                 break
             blocks += 1
         return (state, blocks * size) if blocks else (None, 0)
@@ -281,4 +283,5 @@ class Turn:
             prompt_pages_read_share=self.plan.counts.reading.share,
             peak_memory_bytes=peak_memory_bytes(),
             demoted_pages=self.engine.cache.demoted(self.live),
+            sparse_tokens=self.sparse,
         )

@@ -119,10 +119,10 @@ class TwoPoolCache(KvCache):
                 raise
         return fork
 
-    def commit(self, sequence: Sequence, ids: SequenceOf[int], by_decode: bool) -> None:
-        super().commit(sequence, ids, by_decode)
+    def commit(self, sequence: Sequence, ids: SequenceOf[int], made_by: int) -> None:
+        super().commit(sequence, ids, made_by)
         window = self._window(sequence)
-        self.window.commit(window, ids, by_decode)
+        self.window.commit(window, ids, made_by)
         old = window.length - self._kept(sequence.length)
         self.window.drop(window, 1, 1 + old // PAGE)
 
@@ -141,7 +141,7 @@ class TwoPoolCache(KvCache):
         self.window.prepare(window, sequence.length - gone)
         kept = [*range(min(PAGE, sequence.length)), *range(PAGE + gone, sequence.length)]
         window.ids.extend(sequence.ids[at] for at in kept)
-        window.by_decode.extend(sequence.by_decode[at] for at in kept)
+        window.made_by.extend(sequence.made_by[at] for at in kept)
         return self.window_runs(sequence)
 
     def window_runs(self, sequence: Sequence) -> list[tuple[bool, int, int]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.assistant import READ_BY
 from app.hidden import HIDDEN, is_hidden
+from app.turn import READ_BY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import profiles
-from engine.cache import PAGE, KvCache, Sequence
+from engine.cache import PAGE, PREFILL, KvCache, Sequence
 from engine.config import EngineConfig, ModelConfig, RopeScaling
 from engine.errors import EngineError
 from engine.kv_memory import bytes_per_token, kv_formats
@@ -34,12 +34,14 @@ def fill(cache: KvCache, sequence: Sequence, tokens: int, seed: int) -> tuple[to
     slots = cache.new_slots(sequence, tokens)
     for layer in range(2):
         cache.memory.write(layer, slots, k[layer], v[layer])
-    cache.commit(sequence, range(seed, seed + tokens), by_decode=False)
+    cache.commit(sequence, range(seed, seed + tokens), PREFILL)
     return k, v
 
 
 def read(cache: KvCache, sequence: Sequence, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    keys, values = (x.transpose(0, 1) for x in cache.view(sequence, sequence.length, torch.float32).read(layer))
+    keys, values = (
+        x.transpose(0, 1) for x in cache.view(sequence, sequence.length, torch.float32).read(layer, lambda: None)
+    )
     return keys, hadamard(values) if cache.packs else values
 
 
@@ -91,7 +93,7 @@ def test_views_read_any_layout(table, length, dtype):
     cache.memory.keys.copy_((torch.arange(24 * 64) % 251.0)[:, None].expand_as(cache.memory.keys))
     cache.memory.values.copy_(-cache.memory.keys)
     sequence = Sequence(table=list(table)[: -(-length // PAGE)])
-    keys, values = cache.view(sequence, length, getattr(torch, dtype)).read(1)
+    keys, values = cache.view(sequence, length, getattr(torch, dtype)).read(1, lambda: None)
     assert keys.dtype == values.dtype == getattr(torch, dtype)
     assert keys[0, :, 0].tolist() == [(table[token // 64] * 64 + token % 64) % 251 for token in range(length)]
     assert torch.equal(values, -keys)

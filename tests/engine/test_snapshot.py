@@ -132,7 +132,7 @@ DAMAGE = {
     "header is a list": lambda payload: payload[:4] + struct.pack("<I", 2) + b"[]" + payload[8:],
     "no page list": lambda payload: with_header(payload, packed=None),
     "odd page list": lambda payload: with_header(payload, packed=[True]),
-    "no origin": lambda payload: with_header(payload, by_decode="zz"),
+    "no origin": lambda payload: with_header(payload, made_by="zz"),
 }
 
 

@@ -1,11 +1,13 @@
 """Sparse reading and answering in the engine, beside dense ones: equal where they must be, sparse where they say so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine import Engine, Sampling
 from engine.attention import EXACT, AttentionPlan
-from engine.cache import KvCache, Sequence
+from engine.cache import PREFILL, KvCache, Sequence
 from engine.patterns import (
     AttentionPolicy,
     PatternError,
@@ -104,7 +106,7 @@ def test_sparse_reading_is_what_a_masked_model_computes(tmp_path):
     start = length - chunk
     for layer in range(4):
         cache.memory.write(layer, cache.new_slots(sequence, length)[:1], k, v)
-    cache.commit(sequence, random_ids(start), by_decode=False)
+    cache.commit(sequence, random_ids(start), PREFILL)
     policy = AttentionPolicy("balanced", SPARSE, 4)
     plan = AttentionPlan(policy, EXACT, length - 40)
     attention = PrefillAttention(cache, sequence, chunk, torch.float32, lambda: None, plan)
@@ -204,3 +206,36 @@ def test_sampling_goes_on_after_scoring(engine):
     before = turn(engine, ids, conversation="a", tokens=6).ids
     engine.score(ids, random_ids(5, 1), conversation="a")
     assert turn(engine, ids, conversation="a", sampling=Sampling(max_tokens=6)).ids == before
+
+
+def test_what_sparse_decode_made_is_told_apart(tmp_path):
+    """In memory it is counted; on disk its blocks have keys of their own."""
+    engines = [four_layers(tmp_path) for _ in range(2)]
+    for engine in engines:
+        engine.blocks = type(engine.blocks)(2, False)
+    store, ids = Store(), random_ids(1900)
+    first = turn(engines[0], ids, conversation="a", mode="balanced", tokens=150, save_to=store)
+    follow = ids + first.ids + random_ids(20, 5)
+    stayed = turn(engines[0], follow, conversation="a", tokens=4)
+    restored = turn(engines[1], follow, conversation="b", snapshots=store, tokens=4)
+    made = len(first.ids) - 1 + 1  # the last token of the prompt is decoded too, the last of the answer is not
+    assert stayed.stats.sparse_tokens == restored.stats.sparse_tokens == made
+    assert restored.ids == stayed.ids
+    exact = turn(engines[0], ids, conversation="c", tokens=150)
+    assert exact.stats.sparse_tokens == 0
+    keys = {row.key for row in engines[0].export("c", engines[0].live_tokens("c"))}
+    prompt_blocks = len(ids) // 128
+    assert len(keys & store.rows.keys()) == prompt_blocks
+
+
+def test_a_list_is_shared_only_from_the_position_where_all_make_it(tmp_path, monkeypatch):
+    """Past the sharing length a turn that begins between two makers selects for itself until the next one."""
+    monkeypatch.setattr("engine.attention.SHARED_FROM", 0)
+    monkeypatch.setattr("engine.patterns.policy.SHARED_FROM", 0)
+    engine, ids = four_layers(tmp_path), random_ids(2012)
+    shared, alone = (AttentionPolicy("balanced", replace(SPARSE, reuse_interval=n), 4) for n in (4, 1))
+    between = [logits_of(engine, ids[:2008], EXACT, policy, decoded=2)[0] for policy in (shared, alone)]
+    assert torch.equal(*between)  # 2006 and 2007; the maker, 2004, was read
+    across = [logits_of(engine, ids, EXACT, policy, decoded=6)[0] for policy in (shared, alone)]
+    assert torch.equal(across[0][:3], across[1][:3])  # 2006, 2007 and the maker 2008
+    assert not torch.equal(across[0][3:], across[1][3:])
