@@ -33,7 +33,7 @@ def attend_prefill(
     )
 
 
-def attend_decode(cache: KvCache, sequence: Sequence, plan: AttentionPlan) -> Attention:
+def attend_decode(cache: KvCache, sequence: Sequence, plan: AttentionPlan) -> "DecodeAttention | SplitAttention":
     """How the next token of a prepared sequence attends."""
     if not isinstance(cache, TwoPoolCache):
         return DecodeAttention(cache, sequence, plan)
