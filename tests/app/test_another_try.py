@@ -53,6 +53,11 @@ class Script:
         reason = "cancelled" if self.stop else "stop"
         yield Done(GenerationStats(len(ids), 0, 0, len(ids), 1, 0.1, 1.0, reason, 1.0, 1.0, 1.0, 0))
 
+    def policy(self, mode: str) -> Any:
+        from engine.patterns import AttentionPolicy
+
+        return AttentionPolicy(mode)
+
     def live_tokens(self, _: str) -> int:
         return 0
 
