@@ -13,7 +13,7 @@ from engine.gates.tail import Heads, TailMasks, answer_hidden
 from engine.model import Decoder
 from engine.patterns.policy import RECENT, SINK
 
-FULL_GATE_MASS = 0.2  # a head that draws so much of its attention from afar gets gate 1; under half of it may stream
+FULL_GATE_MASS = 0.4  # a head that draws so much of its attention from afar gets gate 1; under half of it may stream
 
 
 @torch.no_grad()
