@@ -1,8 +1,8 @@
 """Decode attention compiled for the CPU: reads pages where they lie and unpacks them on the way.
 
-Each KV head's listed pages are cut into segments of 16; a segment is one task. Online softmax inside a segment (Milakov
-and Gimelshein, arXiv 1805.02867), then the segments are merged in order by log-sum-exp, as split-K decoding does
-(Flash-Decoding). Scales and minima of packed pages are folded into the query and the weights: codes enter products
+Each KV head's listed pages are cut into equal segments of up to 8; a segment is one task. Online softmax inside a
+segment (Milakov and Gimelshein, arXiv 1805.02867), then the segments are merged in order by log-sum-exp, as split-K
+decoding does (Flash-Decoding). Scales and minima of packed pages are folded into the query and the weights: codes enter products
 as they are.
 """
 
@@ -18,7 +18,7 @@ from kernels.cpu_jit import as_numpy, jit, parallel_lock
 from kernels.decode_attention.paged import PAGE, PagedKv
 from kernels.kv_codec import PackedPages
 
-SEGMENT_PAGES = 16
+SEGMENT_PAGES = 8  # at most; segments of a list are of equal length, so that threads have equal work
 _FLOAT8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 _FLOAT8[np.isnan(_FLOAT8)] = 0.0  # codes that packing never makes
 _NO_CODES = np.empty((0, 0, 0, 0), np.uint8)
@@ -247,17 +247,20 @@ def _attend(
 ):  # fmt: skip
     kv_heads, group, d = q.shape
     heads_of = np.empty(part_lse.shape[0], np.int64)
-    firsts = np.empty(part_lse.shape[0], np.int64)
+    firsts, ends = np.empty(part_lse.shape[0], np.int64), np.empty(part_lse.shape[0], np.int64)
     parts = np.zeros(kv_heads + 1, np.int64)
     tasks = 0
     for head in range(kv_heads):
-        for first in range(offsets[head], offsets[head + 1], SEGMENT_PAGES):
-            heads_of[tasks], firsts[tasks] = head, first
+        count = offsets[head + 1] - offsets[head]
+        segments = (count + SEGMENT_PAGES - 1) // SEGMENT_PAGES
+        for segment in range(segments):
+            heads_of[tasks] = head
+            firsts[tasks] = offsets[head] + count * segment // segments
+            ends[tasks] = offsets[head] + count * (segment + 1) // segments
             tasks += 1
         parts[head + 1] = tasks
     for task in prange(tasks):
-        head, first = heads_of[task], firsts[task]
-        end = min(first + SEGMENT_PAGES, np.int64(offsets[head + 1]))
+        head, first, end = heads_of[task], firsts[task], ends[task]
         _segment(
             q[head], head, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, pages,
             first, end, length, scale, part_out[task], part_lse[task], page_sum, float8_table,
@@ -277,6 +280,5 @@ def _attend(
                 share = np.float32(math.exp(part_lse[task, g] - largest)) / total
                 for i in range(d):
                     out[head, g, i] += share * part_out[task, g, i]
-                end = min(firsts[task] + SEGMENT_PAGES, np.int64(offsets[head + 1]))
-                for entry in range(firsts[task], end):
+                for entry in range(firsts[task], ends[task]):
                     mass[entry] += share * page_sum[entry, g]
