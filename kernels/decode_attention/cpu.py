@@ -2,8 +2,8 @@
 
 Each KV head's listed pages are cut into equal segments of up to 8; a segment is one task. Online softmax inside a
 segment (Milakov and Gimelshein, arXiv 1805.02867), then the segments are merged in order by log-sum-exp, as split-K
-decoding does (Flash-Decoding). Scales and minima of packed pages are folded into the query and the weights: codes enter products
-as they are.
+decoding does (Flash-Decoding). Scales and minima of packed pages are folded into the query and the weights, so that
+codes enter products as they are.
 """
 
 import math
