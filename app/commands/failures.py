@@ -25,8 +25,10 @@ def explain(error: BaseException) -> AppError:
 def exit_code(error: BaseException) -> int:
     """DESIGN's code for an error: its own, or 4 for a model file that cannot be used."""
     links: BaseException | None = error
-    while links is not None:
+    seen: set[int] = set()  # `raise shown from shown` makes a circle
+    while links is not None and id(links) not in seen:
         if type(links).__name__ in _BAD_MODEL_FILE:
             return 4
+        seen.add(id(links))
         links = links.__cause__
     return explain(error).exit_code
