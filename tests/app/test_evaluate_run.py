@@ -255,7 +255,7 @@ def test_a_small_table_is_really_sparse(starter_model: Path, data_dir: Path) -> 
             assert form != "bf16" or (row["difference"], row["nll_ratio"]) == (0, 1)
         else:
             assert row["selected_pages_read_share"] < row["pages_read_share"] < 0.7
-            # Of the starter's KV heads 47 of 90 stream, and those read everything at this length while a prompt is read.
+            # Of the 90 KV heads 47 stream, and those read everything at this length while a prompt is read.
             assert row["prompt_pages_read_share"] < 0.95
     assert len({row["nll"] for row in rows.values()}) == len(rows), "each way reads for itself"
     assert found["bytes_per_token"]["k4v4"] < 0.4 * found["bytes_per_token"]["bf16"]
