@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from app.citations import PageSource, attribute, verify
@@ -20,7 +19,7 @@ from app.history import past_turns, title_of, visible
 from app.jobs import Job
 from app.ledger import pack_ids
 from app.model_face import ModelFace
-from app.pages import PageChoice
+from app.pages import PageChoice, choice_as_text
 from app.passages import beginning, best_passages, rarity
 from app.plan import Plan, Planner, Room, choose_reading
 from app.progress import ReadingClock
@@ -32,7 +31,6 @@ from app.turn import READ_BY, Passage, Reading, TurnState, TurnStats
 
 if TYPE_CHECKING:
     from app.citations import Citation
-    from app.pages import Ranges
     from app.wiring import App
     from engine import Engine, GenerationStats, Sampling
     from storage import Message
@@ -401,27 +399,6 @@ def reading_for(app: App, conversation_id: str, wanted: str) -> Reading:
     """How a question is read that is asked now."""
     has_documents = bool(app.library.documents(conversation_id))
     return choose_reading(wanted, app.settings.reading, app.model.parameters, has_documents)
-
-
-def choice_as_text(pages: PageChoice | None) -> dict[str, str] | None:
-    """A choice of pages for an answer's details: the ranges by document id, those of every other one under ''."""
-    if pages is None:
-        return None
-    every = {} if pages.every is None else {"": pages.every}
-    return {id: _as_text(ranges) for id, ranges in {**pages.documents, **every}.items()}
-
-
-def _as_text(ranges: Ranges) -> str:
-    """((1, 12), (30, None)) -> '1-12,30-'."""
-    return ",".join(f"{first}-{last or ''}" for first, last in ranges) or "none"
-
-
-def choice_from(details: Mapping[str, Any]) -> PageChoice | None:
-    """The choice of pages that an answer's message has stored."""
-    stored = details.get("pages")
-    if not stored:
-        return None
-    return reduce(PageChoice.join, (PageChoice.parse(ranges, id or None) for id, ranges in stored.items()))
 
 
 def passages_from(details: dict[str, Any]) -> tuple[Passage, ...]:

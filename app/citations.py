@@ -10,37 +10,23 @@ A wrong page in the answer is repaired. Parsing is tolerant: [p. 12], (page 12),
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
 from typing import Literal
 
+from app.page_index import CANDIDATE_PAGES, PageIndex, PageSource, page_index
 from app.words import is_dense, sentences, stem, term_set, terms, tokens
 
 Status = Literal["attributed", "verified", "near", "not_found"]
 
 SUPPORT = 0.5  # share of a sentence's weight that a passage must hold
 NEAR = 0.7  # likeness of word sequences (0 to 1) that counts as near
-CANDIDATE_PAGES = 8
-PASSAGE_CHARACTERS = 500
 ASKS = 0.1  # off for a passage that ends in a question: the sentence after it says more
 QUESTION_WEIGHT = 0.5  # of the question's words, which only help to choose between passages
 READ = 0.15  # for a passage that the model read word for word, beside others of the same page that it did not see
-
-
-@dataclass(frozen=True, slots=True)
-class PageSource:
-    """One page that the answer may rest on; page counts from 1 within its document."""
-
-    document_id: str
-    document: str
-    page: int
-    label: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +49,7 @@ def attribute(answer: str, pages: Sequence[PageSource], question: str = "", read
     """
     if not pages or not answer.strip():
         return []
-    index = _index(tuple(pages))
+    index = page_index(tuple(pages))
     asked = _Asked({term: index.weight(term) for term in term_set(question)}, tuple(read))
     found: list[Citation] = []
     for number, piece in enumerate(answer.split("```")):
@@ -94,95 +80,9 @@ class _Asked:
 
 def verify(quote: str, page_hint: int | str | None, pages: Sequence[PageSource]) -> Citation:
     """Look a quote up: on the hinted page (its number or its label) first, then on all others."""
-    index = _index(tuple(pages))
+    index = page_index(tuple(pages))
     hinted = index.named(None, str(page_hint)) if page_hint is not None else []
     return _verify(quote, hinted, index)
-
-
-class _PageIndex:
-    """Pages with an inverted index from terms to pages, and each page's passages and tokens when they are needed."""
-
-    def __init__(self, pages: tuple[PageSource, ...]) -> None:
-        self.pages = pages
-        self.documents = list(dict.fromkeys(page.document_id for page in pages))
-        self.postings: dict[str, list[int]] = defaultdict(list)
-        for place, page in enumerate(pages):
-            for term in term_set(page.text):
-                self.postings[term].append(place)
-        self._passages: dict[int, list[_Passage]] = {}
-        self._tokens: dict[int, list[tuple[str, int, int]]] = {}
-
-    def weight(self, term: str) -> float:
-        """How telling a term is: rare ones and numbers more."""
-        rarity = math.log(1 + len(self.pages) / (len(self.postings.get(term, ())) or 0.5)) + 0.5
-        return rarity * (2.0 if term[:1].isdigit() else 0.5 if is_dense(term) else 1.0)
-
-    def best_pages(self, weights: dict[str, float], count: int = CANDIDATE_PAGES) -> list[int]:
-        scores: Counter[int] = Counter()
-        for term, weight in weights.items():
-            for place in self.postings.get(term, ()):
-                scores[place] += weight  # type: ignore[assignment]
-        return [place for place, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:count]]
-
-    def passages(self, place: int) -> list[_Passage]:
-        if place not in self._passages:
-            self._passages[place] = _passages(self.pages[place].text)
-        return self._passages[place]
-
-    def tokens(self, place: int) -> list[tuple[str, int, int]]:
-        if place not in self._tokens:
-            self._tokens[place] = tokens(self.pages[place].text)
-        return self._tokens[place]
-
-    def named(self, document: int | None, page: str) -> list[int]:
-        """Places of the pages that are called so: by label first (what is printed), then by number."""
-        known = self.documents[document - 1 : document] if document else self.documents
-        inside = [place for place, source in enumerate(self.pages) if source.document_id in known]
-        by_label = [place for place in inside if self.pages[place].label.casefold() == page.casefold()]
-        by_number = [place for place in inside if str(self.pages[place].page) == page and place not in by_label]
-        return by_label + by_number
-
-    def with_line(self, path: str, line: int) -> list[int]:
-        """Places of the pages whose label ("src/a.py:L1-80", or "L1-80" of the document a.py) covers the line."""
-        found: list[int] = []
-        for place, source in enumerate(self.pages):
-            match = re.fullmatch(r"(?:(.*):)?L(\d+)(?:-(\d+))?", source.label)
-            if match and int(match[2]) <= line <= int(match[3] or match[2]):
-                own = match[1] or source.document
-                if own == path or own.endswith("/" + path) or path.endswith("/" + own):
-                    found.append(place)
-        return found
-
-
-_index = lru_cache(maxsize=2)(_PageIndex)  # a chat asks about the same pages again and again
-
-
-@dataclass(frozen=True, slots=True)
-class _Passage:
-    """A sentence of a page, or a line of a table."""
-
-    start: int
-    end: int
-    terms: frozenset[str]
-
-
-_ENDED = re.compile(r"[.!?…:。！？][\"'”’»)\]」』）]*$")
-
-
-def _passages(text: str) -> list[_Passage]:
-    spans: list[tuple[int, int]] = []
-    for start, end in sentences(text):
-        block = text[start:end]
-        is_table = block.count("\n") >= 2 and not _ENDED.search(block)
-        if len(block) <= PASSAGE_CHARACTERS and not is_table:
-            spans.append((start, end))
-            continue
-        place = start
-        for line in block.split("\n"):
-            if line.strip():
-                spans.append((place, place + len(line)))
-            place += len(line) + 1
-    return [_Passage(start, end, term_set(text[start:end])) for start, end in spans]
 
 
 _QUOTED = re.compile(r"“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|「([^「」]+)」|『([^『』]+)』|(?<!\w)\"([^\"]+)\"(?!\w)")
@@ -199,7 +99,7 @@ _MARKER = re.compile(
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|\[?…\]?)\s*")
 
 
-def _cite_sentence(sentence: str, index: _PageIndex, asked: _Asked) -> list[Citation]:
+def _cite_sentence(sentence: str, index: PageIndex, asked: _Asked) -> list[Citation]:
     hinted, claimed = _hints(sentence, index)
     quotes = [next(filter(None, match.groups())) for match in _QUOTED.finditer(sentence)]
     quotes = [quote for quote in quotes if _long_enough(quote)]
@@ -227,7 +127,7 @@ def _whole_quotes(answer: str, spans: list[tuple[int, int]]) -> list[tuple[int, 
     return joined
 
 
-def _hints(sentence: str, index: _PageIndex) -> tuple[list[int], bool]:
+def _hints(sentence: str, index: PageIndex) -> tuple[list[int], bool]:
     """Places of the pages that the sentence names, and whether it names any in a citation's form."""
     places: list[int] = []
     claimed = False
@@ -254,7 +154,7 @@ def _long_enough(quote: str) -> bool:
 _YES_OR_NO = frozenset({"yes", "no", "ja", "nein", "oui", "non", "sí"})
 
 
-def _support(sentence: str, index: _PageIndex, asked: _Asked, hinted: Iterable[int]) -> Citation | None:
+def _support(sentence: str, index: PageIndex, asked: _Asked, hinted: Iterable[int]) -> Citation | None:
     """The passage that holds most of what the sentence says, or None if none holds enough."""
     weights = {term: index.weight(term) for term in terms(sentence)}
     if not weights and any(word in _YES_OR_NO for word, _, _ in tokens(sentence)):
@@ -298,7 +198,7 @@ def _with_question(weights: dict[str, float], asked: _Asked) -> dict[str, float]
     return weights | extra
 
 
-def _telling(matched: Iterable[str], weights: dict[str, float], index: _PageIndex) -> bool:
+def _telling(matched: Iterable[str], weights: dict[str, float], index: PageIndex) -> bool:
     """Whether the shared terms say enough: two of them, or the only one that there is and it is rare."""
     shared = list(matched)
     if len(shared) >= 2:
@@ -314,7 +214,7 @@ def _names(sentence: str) -> set[str]:
     return {stem(word) for word in words[1:] if word[0].isupper()}
 
 
-def _verify(quote: str, hinted: Sequence[int], index: _PageIndex) -> Citation:
+def _verify(quote: str, hinted: Sequence[int], index: PageIndex) -> Citation:
     pieces = [[word for word, _, _ in tokens(piece)] for piece in _ELLIPSIS.split(quote)]
     pieces = [piece for piece in pieces if piece]
     if pieces:
@@ -333,7 +233,7 @@ def _verify(quote: str, hinted: Sequence[int], index: _PageIndex) -> Citation:
     return Citation("", "", 0, "", quote.strip(), "not_found")
 
 
-def _pages_with(quote: str, index: _PageIndex) -> list[int]:
+def _pages_with(quote: str, index: PageIndex) -> list[int]:
     """Pages worth a closer look: the ones that share most with the quote; all of them if it has only stop words."""
     weights = {term: index.weight(term) for term in terms(quote)}
     return index.best_pages(weights, 50) if weights else list(range(len(index.pages)))
@@ -364,7 +264,7 @@ def _find(words: list[str], piece: list[str], start: int) -> int:
         start += 1
 
 
-def _nearest(quote: list[str], places: Iterable[int], index: _PageIndex) -> Citation | None:
+def _nearest(quote: list[str], places: Iterable[int], index: PageIndex) -> Citation | None:
     """The stretch of a page that is most like the quote, if it is near enough."""
     if len(quote) < 3:
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from types import MappingProxyType
+from typing import Any
 
 from app.errors import WrongUse
 
@@ -75,3 +77,24 @@ def format_pages(pages: Sequence[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
         start = previous = page
     return ",".join(parts)
+
+
+def choice_as_text(pages: PageChoice | None) -> dict[str, str] | None:
+    """A choice of pages for an answer's details: the ranges by document id, those of every other one under ''."""
+    if pages is None:
+        return None
+    every = {} if pages.every is None else {"": pages.every}
+    return {id: _as_text(ranges) for id, ranges in {**pages.documents, **every}.items()}
+
+
+def _as_text(ranges: Ranges) -> str:
+    """((1, 12), (30, None)) -> '1-12,30-'."""
+    return ",".join(f"{first}-{last or ''}" for first, last in ranges) or "none"
+
+
+def choice_from(details: Mapping[str, Any]) -> PageChoice | None:
+    """The choice of pages that an answer's message has stored."""
+    stored = details.get("pages")
+    if not stored:
+        return None
+    return reduce(PageChoice.join, (PageChoice.parse(ranges, id or None) for id, ranges in stored.items()))

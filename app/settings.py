@@ -13,13 +13,14 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from app.errors import WrongUse
+from app.setting_rules import Parse, choice, divisor_of_64, number, pattern_name, text, whole
 from app.units import parse_length, parse_size
 
 ENVIRONMENT_PREFIX = "UNABRIDGED_"
@@ -31,77 +32,6 @@ OTHER_VARIABLES = frozenset({"UNABRIDGED_DATA_DIR", "UNABRIDGED_TORCH"})
 LATER_KEYS = {"memory_reserve": "the engine leaves half of the free memory to others in this version"}
 _LATER_FORMAT = "this KV format is not in this version"
 _LATER_GPU = "GPUs are not used in this version"
-
-Parse = Callable[[object], Any]
-"""Value of a TOML file, text of the environment or of a flag, or a ready value -> value. ValueError('need ...')."""
-
-
-def _choice(*values: str, later: Mapping[str, str] | None = None) -> Parse:
-    def parse(given: object) -> str:
-        text = str(given).strip()
-        if text in values:
-            return text
-        why = (later or {}).get(text)
-        raise ValueError(f"need {' or '.join(values)}" + (f" ({why})" if why else ""))
-
-    return parse
-
-
-def _text(given: object) -> str:
-    if isinstance(given, str | os.PathLike) and str(given).strip():
-        return str(given).strip()
-    raise ValueError("need a name or a path")
-
-
-def _whole(low: int, high: int, need: str, read: Callable[[str], int] = int, auto: bool = False) -> Parse:
-    """A whole number in low..high, written as `read` understands it; with auto, None and 'auto' stand for None."""
-
-    def parse(given: object) -> int | None:
-        if auto and (given is None or given == "auto"):
-            return None
-        try:
-            if isinstance(given, bool) or not isinstance(given, int | str):
-                raise ValueError
-            value = given if isinstance(given, int) else read(given)
-        except ValueError:
-            raise ValueError(f"need {need}") from None
-        if not low <= value <= high:
-            raise ValueError(f"need {need}")
-        return value
-
-    return parse
-
-
-def _pattern_name(given: object) -> str:
-    text = str(given).strip()
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", text):
-        raise ValueError("need exact, balanced, fast or the name of an attention pattern")
-    return text
-
-
-def _divisor_of_64(given: object) -> int:
-    need = "1, 2, 4, 8, 16, 32 or 64"
-    value = _whole(1, 64, need)(given)
-    if 64 % value:
-        raise ValueError(f"need {need}")
-    return value
-
-
-def _number(low: float, high: float, auto: bool = False) -> Parse:
-    def parse(given: object) -> float | None:
-        if auto and (given is None or given == "auto"):
-            return None
-        try:
-            if isinstance(given, bool) or not isinstance(given, int | float | str):
-                raise ValueError
-            value = float(given)
-        except ValueError:
-            raise ValueError(f"need a number from {low:g} to {high:g}") from None
-        if not low <= value <= high:
-            raise ValueError(f"need a number from {low:g} to {high:g}")
-        return value
-
-    return parse
 
 
 def _setting(default: object, parse: Parse, meaning: str, key: str = "") -> Any:
@@ -120,21 +50,21 @@ class Settings:
     """
 
     data_dir: Path
-    model: str = _setting("starter", _text, "catalogue name, model folder or GGUF file that answers")
+    model: str = _setting("starter", text, "catalogue name, model folder or GGUF file that answers")
     profile: str = _setting(
         "auto",
-        _choice("auto", "cpu", later=dict.fromkeys(("ada", "ampere-dc", "hopper", "blackwell"), _LATER_GPU)),
+        choice("auto", "cpu", later=dict.fromkeys(("ada", "ampere-dc", "hopper", "blackwell"), _LATER_GPU)),
         "set of kernels and formats for a kind of machine; auto = chosen from the machine",
     )
     device: str = _setting(
-        "auto", _choice("auto", "cpu", later={"cuda": _LATER_GPU}), "where the model runs; auto = the best one found"
+        "auto", choice("auto", "cpu", later={"cuda": _LATER_GPU}), "where the model runs; auto = the best one found"
     )
     context: int | None = _setting(
-        None, _whole(128, 2**24, _LENGTH, parse_length, auto=True), "longest prompt plus answer, tokens; auto = model's"
+        None, whole(128, 2**24, _LENGTH, parse_length, auto=True), "longest prompt plus answer, tokens; auto = model's"
     )
     kv_format: str = _setting(
         "bf16",
-        _choice(
+        choice(
             "f32",
             "bf16",
             "fp8",
@@ -150,81 +80,81 @@ class Settings:
     )
     mode: str = _setting(
         "balanced",
-        _pattern_name,
+        pattern_name,
         "how answers attend: exact, balanced, fast, or an attention pattern's name",
     )
     sparsity_budget: int | None = _setting(
         None,
-        _whole(320, 2**24, _LENGTH, parse_length, auto=True),
+        whole(320, 2**24, _LENGTH, parse_length, auto=True),
         "tokens that a step of balanced or fast reads; auto = by mode",
         key="sparsity.budget",
     )
     sparsity_ratio: float | None = _setting(
-        None, _number(0, 1, auto=True), "budget as a share of the context, if that is more", key="sparsity.ratio"
+        None, number(0, 1, auto=True), "budget as a share of the context, if that is more", key="sparsity.ratio"
     )
     sparsity_crossover: int = _setting(
         12288,
-        _whole(0, 2**24, _LENGTH, parse_length),
+        whole(0, 2**24, _LENGTH, parse_length),
         "shorter contexts are answered densely",
         key="sparsity.crossover",
     )
     sparsity_streaming_ratio: float | None = _setting(
         None,
-        _number(0, 1, auto=True),
+        number(0, 1, auto=True),
         "share of KV heads forced to stream; auto = by their gates",
         key="sparsity.streaming_ratio",
     )
     sparsity_logical_pages: int = _setting(
         16,
-        _divisor_of_64,
+        divisor_of_64,
         "tokens of a logical page, the unit that is scored",
         key="sparsity.logical_pages",
     )
     sparsity_reuse_interval: int = _setting(
         4,
-        _divisor_of_64,
+        divisor_of_64,
         "past 64k so many tokens share a choice of pages",
         key="sparsity.reuse_interval",
     )
     sparsity_score: str = _setting(
-        "mean_std", _choice("mean_std", "min_max"), "how KV pages are judged", key="sparsity.score"
+        "mean_std", choice("mean_std", "min_max"), "how KV pages are judged", key="sparsity.score"
     )
     prefill_chunk: int | None = _setting(
         None,
-        _whole(64, 65536, _LENGTH, parse_length, auto=True),
+        whole(64, 65536, _LENGTH, parse_length, auto=True),
         "tokens read at once in prefill; auto = by machine",
     )
     threads: int | None = _setting(
         None,
-        _whole(1, 1024, "a number of threads from 1", auto=True),
+        whole(1, 1024, "a number of threads from 1", auto=True),
         "CPU threads; auto = physical cores",
     )
     max_answer_tokens: int = _setting(
-        512, _whole(1, 2**20, _LENGTH, parse_length), "longest answer, tokens; this room is part of every fit"
+        512, whole(1, 2**20, _LENGTH, parse_length), "longest answer, tokens; this room is part of every fit"
     )
     cache_quota: int | None = _setting(
         None,
-        _whole(0, 2**60, _SIZE, parse_size, auto=True),
+        whole(0, 2**60, _SIZE, parse_size, auto=True),
         "disk for KV snapshots; auto = the smaller of 20 % of free disk and 200 GB",
         key="cache.quota",
     )
     decode_weights: str = _setting(
         "auto",
-        _choice("auto", "f32", "int8", "int4"),
+        choice("auto", "f32", "int8", "int4"),
         "packing of weights in decode; auto = fastest safe",
     )
     reading: str = _setting(
         "auto",
-        _choice("auto", "passages", "whole"),
+        choice("auto", "passages", "whole"),
         "answer from the best passages or the whole document; auto = passages for models under 1B",
     )
-    temperature: float = _setting(0.0, _number(0, 2), "randomness of answers; 0 = always the likeliest token")
-    top_p: float = _setting(1.0, _number(0.01, 1), "keep the likeliest tokens up to this total probability")
-    top_k: int = _setting(0, _whole(0, 10**6, "a whole number from 0"), "keep this many likeliest tokens; 0 = all")
-    min_p: float = _setting(0.0, _number(0, 1), "drop tokens less likely than this share of the likeliest")
-    repetition_penalty: float = _setting(1.0, _number(0.5, 2), "above 1 makes repeated tokens less likely; 1 = off")
+    temperature: float = _setting(0.0, number(0, 2), "randomness of answers; 0 = always the likeliest token")
+    top_p: float = _setting(1.0, number(0.01, 1), "keep the likeliest tokens up to this total probability")
+    top_k: int = _setting(0, whole(0, 10**6, "a whole number from 0"), "keep this many likeliest tokens; 0 = all")
+    min_p: float = _setting(0.0, number(0, 1), "drop tokens less likely than this share of the likeliest")
+    repetition_penalty: float = _setting(1.0, number(0.5, 2), "above 1 makes repeated tokens less likely; 1 = off")
     seed: int | None = _setting(
-        None, _whole(0, 2**63 - 1, "a whole number from 0", auto=True), "same seed, same answer; auto = a new one"
+        None, whole(0, 2**63 - 1, "a whole number from 0", auto=True), "same seed, same answer; auto = a new one"
     )
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
