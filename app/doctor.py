@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,18 +228,12 @@ def _model(models: Models, settings: Settings) -> str:
 
 def _generation(models: Models, settings: Settings, found: _Engine) -> str:
     """Loads the chosen model, if it is small, else the starter, and lets it say one token."""
-    from engine import Engine, EngineConfig, Sampling
+    from app.wiring import engine_config
+    from engine import Engine, Sampling
     from engine.profiles import kv_sizes
 
     info = _small_one(models, settings)
-    config = EngineConfig(
-        model=info.path,
-        context=_TINY_CONTEXT,
-        rope_scaling=info.rope_scaling,
-        kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
-        decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
-        threads=settings.threads,
-    )
+    config = replace(engine_config(settings, info), context=_TINY_CONTEXT)
     engine = Engine.load(config)
     try:
         ids = engine.tokenizer.encode("The capital of France is")

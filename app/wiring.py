@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.settings import Settings
-    from engine import Engine, Sparsity
+    from engine import Engine, EngineConfig, Sparsity
 
 
 LOADING_STEPS = {
@@ -151,26 +151,32 @@ def sparsity_of(settings: Settings) -> Sparsity:
     )
 
 
+def engine_config(settings: Settings, model: ModelInfo) -> EngineConfig:
+    """What the settings mean for the engine of a model, and where compiled kernels are kept."""
+    from engine import EngineConfig
+    from engine.profiles import keep_compiled_kernels
+
+    keep_compiled_kernels(Paths(settings.data_dir).compiled)
+    return EngineConfig(
+        model=model.path,
+        context=settings.context or (model.context if model.is_demo else None),
+        rope_scaling=model.rope_scaling,
+        kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
+        decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
+        prefill_chunk=settings.prefill_chunk,
+        threads=settings.threads,
+        sparsity=sparsity_of(settings),
+        gates=gates_for(settings.data_dir, model),
+    )
+
+
 def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[str, float], None]], Engine]:
     """How the engine's thread loads the model; importing torch is part of it, so that opening an App stays quick."""
 
     def load(progress: Callable[[str, float], None]) -> Engine:
-        from engine import Engine, EngineConfig
-        from engine.profiles import keep_compiled_kernels
+        from engine import Engine
 
-        keep_compiled_kernels(Paths(settings.data_dir).compiled)
-
-        config = EngineConfig(
-            model=model.path,
-            context=settings.context or (model.context if model.is_demo else None),
-            rope_scaling=model.rope_scaling,
-            kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
-            decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
-            prefill_chunk=settings.prefill_chunk,
-            threads=settings.threads,
-            sparsity=sparsity_of(settings),
-            gates=gates_for(settings.data_dir, model),
-        )
+        config = engine_config(settings, model)
 
         def report(step: str, share: float) -> None:
             text, first, last = LOADING_STEPS.get(step, (step, 0.0, 1.0))

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.errors import as_app_error
-from app.gates import gates_for
-from app.wiring import sparsity_of
+from app.wiring import engine_config, sparsity_of
 
 if TYPE_CHECKING:
     from app.evaluate.measure import Way
@@ -30,24 +29,14 @@ def engine_loader(
     """
 
     def load(way: Way) -> Engine:
-        from engine import Engine, EngineConfig, Sparsity
+        from engine import Engine, Sparsity
 
         chosen = {"budget": way.budget, "score": way.scorer, "reading_budget": reading_budget}
         chosen = {key: value for key, value in chosen.items() if value is not None}
         # An engine that is asked densely alone keeps all KV of all heads, whatever share of them streams otherwise.
         sparsity = replace(sparsity_of(settings), **chosen) if way.sparse else Sparsity()
-        config = EngineConfig(
-            model=model.path,
-            context=settings.context or (model.context if model.is_demo else None),
-            rope_scaling=model.rope_scaling,
-            kv_format=way.format,  # pyright: ignore[reportArgumentType]  # EngineConfig checks it
-            decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
-            prefill_chunk=settings.prefill_chunk,
-            device=device,
-            threads=settings.threads,
-            sparsity=sparsity,
-            gates=gates_for(settings.data_dir, model),
-        )
+        # EngineConfig checks the format.
+        config = replace(engine_config(settings, model), kv_format=way.format, device=device, sparsity=sparsity)  # pyright: ignore[reportArgumentType]
         try:
             return Engine.load(config)
         except ValueError:
