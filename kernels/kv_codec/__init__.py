@@ -1,7 +1,6 @@
 """Packing KV pages into fewer bits and back, and the summaries that selectors keep of them."""
 
 from kernels.kv_codec.formats import FORMATS, PackedFormat, PackedPages, bytes_per_page, empty_pages, layer_format
-from kernels.kv_codec.k8v4 import PackedKeys, PackedValues, pack_keys, pack_values, unpack_keys, unpack_values
 from kernels.kv_codec.reference import pack_pages, requantize_values, unpack_page_keys, unpack_page_values
 from kernels.kv_codec.rotation import hadamard
 from kernels.kv_codec.summaries import bounds, summarize
@@ -9,21 +8,15 @@ from kernels.kv_codec.summaries import bounds, summarize
 __all__ = [
     "FORMATS",
     "PackedFormat",
-    "PackedKeys",
     "PackedPages",
-    "PackedValues",
     "bounds",
     "bytes_per_page",
     "empty_pages",
     "hadamard",
     "layer_format",
-    "pack_keys",
     "pack_pages",
-    "pack_values",
     "requantize_values",
     "summarize",
-    "unpack_keys",
     "unpack_page_keys",
     "unpack_page_values",
-    "unpack_values",
 ]
