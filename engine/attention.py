@@ -21,10 +21,7 @@ NO_QUESTION = 1 << 62  # a position that no prompt has
 
 @dataclass(slots=True)
 class PagesRead:
-    """Counts over KV heads: pages that were listed, of those that could have been (`held`).
-
-    `all`: every layer; `selected`: those of layers that did not attend densely by rule (all but the first two).
-    """
+    """Counts over layers and KV heads: pages that were listed, of those that could have been (`held`)."""
 
     read: int = 0
     held: int = 0

@@ -157,7 +157,9 @@ class KvMemory:
         """Exact pages `old`, all complete, into packed pages `new`; their summaries go with them."""
         source, target = torch.tensor(old, device=self.device), torch.tensor(new, device=self.device)
         for layer, (pool, fmt) in enumerate(zip(self.packed, self.formats)):
-            keys, values = (x.unflatten(1, (-1, PAGE))[:, source] for x in self.layers[layer][:2])
+            keys, values = (
+                x.unflatten(1, (-1, PAGE))[:, source] for x in (self.layers[layer].keys, self.layers[layer].values)
+            )
             for stored, part in zip(pool, pack_pages(keys, values, fmt)):
                 stored[:, target] = part
         for tensors in self.summaries.values():

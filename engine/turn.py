@@ -122,7 +122,7 @@ class Turn:
                 in_memory = self.restored = 0
                 self.room.begin()
         self.reused = in_memory + self.restored
-        self.sparse = sum(made == SPARSE_DECODE for made in self.live.made_by)
+        self.sparse = self.live.made_by.count(SPARSE_DECODE)
 
     def _shared_blocks(self, state: Sequence | None, made_by: list[int]) -> tuple[Sequence | None, int]:
         """Of the blocks about to be restored, how many leading ones `state` has in memory, made in the same way."""

@@ -183,7 +183,7 @@ class AttentionPolicy:
             return self.named.scorers()
         return () if self.mode == "exact" else (self._scorer,)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Everything that decides what `reading` computes, as a text that is the same in every run."""
         if self.mode == "exact":
@@ -192,7 +192,7 @@ class AttentionPolicy:
         heads = "none" if self._streaming is None else _digest(self._streaming)
         return f"reading@1 {patterns} ; streaming {heads} ; rows {SAMPLED_ROWS}"
 
-    @property
+    @cached_property
     def dense_until(self) -> float:
         """So many tokens `reading` surely computes as `exact` does, whatever follows them; infinity for all."""
         if all(pattern.is_dense(1 << 40) for pattern in self._reading):

@@ -14,16 +14,12 @@ from numba import prange
 
 from kernels.block_index import BlockIndex
 from kernels.cpu_floats import exp_negative, half, widen
-from kernels.cpu_jit import as_numpy, jit, parallel_lock
+from kernels.cpu_jit import jit, parallel_lock
 from kernels.decode_attention.paged import PAGE, PagedKv
-from kernels.kv_codec import PackedPages
 
 SEGMENT_PAGES = 8  # at most; segments of a list are of equal length, so that threads have equal work
 _FLOAT8 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 _FLOAT8[np.isnan(_FLOAT8)] = 0.0  # codes that packing never makes
-_NO_CODES = np.empty((0, 0, 0, 0), np.uint8)
-_NO_SCALES = np.empty((0, 0, 0), np.int16)
-_NO_PAGES = (_NO_CODES, _NO_SCALES, _NO_SCALES, _NO_CODES, _NO_SCALES, _NO_SCALES)
 
 
 def decode_attention(
@@ -42,10 +38,7 @@ def decode_attention(
     with parallel_lock:
         _attend(
             q.contiguous().view(kv_heads, group, d).numpy(),
-            as_numpy(kv.keys),
-            as_numpy(kv.values),
-            _arrays(kv.packed),
-            _arrays(kv.cold),
+            *kv.arrays,
             *bits,
             table.numpy(),
             index.offsets.numpy(),
@@ -60,11 +53,6 @@ def decode_attention(
             _FLOAT8,
         )
     return out, mass
-
-
-def _arrays(pool: PackedPages | None) -> tuple[np.ndarray, ...]:
-    """In the order of `PackedPages`."""
-    return _NO_PAGES if pool is None else tuple(as_numpy(part) for part in pool)
 
 
 @jit()
