@@ -9,7 +9,7 @@ import torch
 
 from engine.cache import PAGE, KvCache, Sequence
 from engine.chat_template import ChatTemplate
-from engine.config import EngineConfig
+from engine.config import EngineConfig, ModelConfig
 from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
 from engine.kv_memory import EXACT_DTYPES
@@ -24,7 +24,7 @@ from engine.profiles import (
     kv_sizes,
     prefill_chunk_tokens,
 )
-from engine.rope import resolve_rope
+from engine.rope import Rope, resolve_rope
 from engine.tokenizer import Tokenizer
 from engine.two_pools import TwoPoolCache
 from engine.warm_up import compile_kernels
@@ -75,9 +75,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
                 f"{model.head_dim}.",
                 "Use the KV format bf16.",
             )
-        scaling = config.rope_scaling or model.rope_scaling
-        context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
-        rope = resolve_rope(model, scaling, context, profile.device)
+        context, rope = resolve_context(config, model, profile.device)
         tokenizer = Tokenizer(source.tokenizer_source)
         template = ChatTemplate(source.tokenizer_source.chat_template or "", tokenizer.special_tokens)
         dense = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
@@ -100,6 +98,13 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         decoder, cache, tokenizer, template, profile, context, sizes.tokens, chunk, parameters, weights, reason, error,
         device_name, fingerprint, scorers,
     )  # fmt: skip
+
+
+def resolve_context(config: EngineConfig, model: ModelConfig, device: str) -> tuple[int, Rope]:
+    """The context in tokens, and the RoPE that holds for it."""
+    scaling = config.rope_scaling or model.rope_scaling
+    context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
+    return context, resolve_rope(model, scaling, context, device)
 
 
 def kept_scorers(config: EngineConfig) -> tuple[Scorer, ...]:

@@ -12,10 +12,10 @@ from engine.gates.mass import attention_outside, gates_from_mass
 from engine.gates.sample import Progress, Sample
 from engine.gates.training import train_gates
 from engine.linear import load_decoder
+from engine.load import resolve_context
 from engine.model import Decoder
 from engine.patterns.policy import RECENT, SINK
 from engine.profiles import choose_profile
-from engine.rope import resolve_rope
 from engine.tokenizer import Tokenizer
 from engine.weights import open_model
 from kernels import cpu_jit
@@ -60,9 +60,6 @@ def open_for_calibration(config: EngineConfig, progress: Progress = lambda what,
     torch.set_num_threads(profile.threads)
     cpu_jit.set_threads(profile.threads)
     with open_model(config.model) as source:
-        model = source.config
-        scaling = config.rope_scaling or model.rope_scaling
-        context = config.context or int(model.native_context * (scaling.factor if config.rope_scaling else 1))
-        rope = resolve_rope(model, scaling, context, profile.device)
+        context, rope = resolve_context(config, source.config, profile.device)
         decoder = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
         return Calibration(decoder, Tokenizer(source.tokenizer_source), source.fingerprint, context)
