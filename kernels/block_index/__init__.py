@@ -4,9 +4,9 @@ import torch
 
 from kernels import cpu_jit
 from kernels.block_index import reference
-from kernels.block_index.reference import PAGE, BlockIndex, check_index, to_mask
+from kernels.block_index.reference import PAGE, BlockIndex, PageLists, check_index, to_mask
 
-__all__ = ["PAGE", "BlockIndex", "check_index", "from_mask", "to_mask"]
+__all__ = ["PAGE", "BlockIndex", "PageLists", "check_index", "from_mask", "to_mask"]
 
 
 def from_mask(mask: torch.Tensor, capacity: int | None = None) -> BlockIndex:

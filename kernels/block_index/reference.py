@@ -17,6 +17,17 @@ class BlockIndex(NamedTuple):
     pages: torch.Tensor
 
 
+class PageLists(NamedTuple):
+    """Lists at fixed places, one for each KV head: row r lists pages[starts[r]:ends[r]], ascending.
+
+    `starts` and `ends` int32 [kv_heads], `pages` int32 [any]; what lies between the lists means nothing.
+    """
+
+    starts: torch.Tensor
+    ends: torch.Tensor
+    pages: torch.Tensor
+
+
 def from_mask(mask: torch.Tensor, capacity: int | None = None) -> BlockIndex:
     """As `kernels.block_index.from_mask`."""
     rows = mask.flatten(0, 1)
