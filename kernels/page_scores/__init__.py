@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import cpu_jit
+from kernels import cpu_jit, triton_jit
 from kernels.page_scores import reference
 
 __all__ = ["mean_std_scores", "min_max_scores"]
@@ -17,12 +17,24 @@ def mean_std_scores(q: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> t
     Score of a logical page: sum over d of q * mean + |q| * std. A KV page has the largest of its logical pages' scores
     over all rows. Rows are the query heads of the KV head, for as many query positions as are sampled.
     """
+    if _on_card(q, mean):
+        from kernels.page_scores import triton_blocks
+
+        return triton_blocks.largest(q, mean, std, "mean_std")
     return _largest(q, q.abs(), mean, std)
 
 
 def min_max_scores(q: torch.Tensor, minimum: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
     """As `mean_std_scores`, with the upper bound of q times any key: sum over d of max(q * minimum, q * maximum)."""
+    if _on_card(q, minimum):
+        from kernels.page_scores import triton_blocks
+
+        return triton_blocks.largest(q, minimum, maximum, "min_max")
     return _largest(q.clamp(max=0), q.clamp(min=0), minimum, maximum)
+
+
+def _on_card(q: torch.Tensor, summary: torch.Tensor) -> bool:
+    return triton_jit.available(q.device) and summary.shape[1] > 0
 
 
 def _largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1: torch.Tensor) -> torch.Tensor:
