@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import cpu_jit
+from kernels import cpu_jit, triton_jit
 from kernels.rms_norm import reference
 from kernels.rms_norm.reference import rms_norm
 
@@ -22,4 +22,8 @@ def add_rms_norm(
         from kernels.rms_norm import cpu
 
         return cpu.add_rms_norm(x, delta, weight, eps, dtype)
+    if triton_jit.available(x.device):
+        from kernels.rms_norm import triton
+
+        return triton.add_rms_norm(x, delta, weight, eps, dtype)
     return reference.add_rms_norm(x, delta, weight, eps, dtype)

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import cpu_jit
+from kernels import cpu_jit, triton_jit
 from kernels.swiglu import reference
 
 __all__ = ["swiglu"]
@@ -16,4 +16,8 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
         from kernels.swiglu import cpu
 
         return cpu.swiglu(gate_up)
+    if triton_jit.available(gate_up.device):
+        from kernels.swiglu import triton
+
+        return triton.swiglu(gate_up)
     return reference.swiglu(gate_up)
