@@ -8,6 +8,10 @@ scores are as good as those computed in float32 throughout.
 Nothing here waits for the device, and the grid depends on the page table's capacity alone.
 """
 
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false
+# (kernels are in a language that only looks like Python to a type checker)
+
 from dataclasses import dataclass
 
 import torch
@@ -63,46 +67,46 @@ def score_pages(
         raise ValueError("summary1: its KV heads must lie as those of summary0 do")
     config = config or configuration(d)
     capacity, pages = scores.shape[1], max(1, config.rows // logical)
-    _score[(triton.cdiv(capacity, pages), kv_heads)](  # type: ignore[reportIndexIssue]
+    _score[(triton.cdiv(capacity, pages), kv_heads)](
         q, summary0, summary1, table, length, budget, streaming, scores, summary0.stride(0), exact_pages, capacity,
-        group=heads // kv_heads, columns=max(8, triton.next_power_of_2(heads // kv_heads)), d=d,
-        wide=max(16, triton.next_power_of_2(d)), logical=logical, pages=pages, min_max=kind == "min_max",
-        page_tokens=PAGE, num_warps=config.num_warps,
+        GROUP=heads // kv_heads, COLUMNS=max(8, triton.next_power_of_2(heads // kv_heads)), DIM=d,
+        WIDE=max(16, triton.next_power_of_2(d)), LOGICAL=logical, PAGES=pages, MIN_MAX=kind == "min_max",
+        PAGE_TOKENS=PAGE, num_warps=config.num_warps,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize_on_alignment=["length", "budget", "streaming"])
 def _score(
     q, summary0, summary1, table, length, budget, streaming, scores, head_stride, exact_pages, capacity,
-    group: tl.constexpr, columns: tl.constexpr, d: tl.constexpr, wide: tl.constexpr, logical: tl.constexpr,
-    pages: tl.constexpr, min_max: tl.constexpr, page_tokens: tl.constexpr,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, LOGICAL: tl.constexpr,
+    PAGES: tl.constexpr, MIN_MAX: tl.constexpr, PAGE_TOKENS: tl.constexpr,
 ):  # fmt: skip
-    head, first = tl.program_id(1), tl.program_id(0) * pages
+    head, first = tl.program_id(1), tl.program_id(0) * PAGES
     tokens, allowed = tl.load(length), tl.load(budget)
-    known = (tokens - 1) // page_tokens
+    known = (tokens - 1) // PAGE_TOKENS
     if (first >= known) | (known + 1 <= allowed):
         return
-    if streaming is not None:
+    if streaming is not None:  # noqa: SIM102, known when the kernel is compiled
         if tl.load(streaming + head) != 0:
             return
-    row = tl.arange(0, pages * logical)
-    page = first + row // logical
+    row = tl.arange(0, PAGES * LOGICAL)
+    page = first + row // LOGICAL
     place = tl.load(table + page, mask=page < known, other=0)
     place = tl.where(place >= 0, place, exact_pages + ~place)
-    at = tl.arange(0, wide)
-    start = head.to(tl.int64) * head_stride + (place.to(tl.int64) * logical + row % logical) * d
+    at = tl.arange(0, WIDE)
+    start = head.to(tl.int64) * head_stride + (place.to(tl.int64) * LOGICAL + row % LOGICAL) * DIM
     where = start[:, None] + at[None, :]
-    listed = (page < known)[:, None] & (at < d)[None, :]
+    listed = (page < known)[:, None] & (at < DIM)[None, :]
     first_summary = tl.load(summary0 + where, mask=listed, other=0.0)
     second_summary = tl.load(summary1 + where, mask=listed, other=0.0)
 
-    column = tl.arange(0, columns)
+    column = tl.arange(0, COLUMNS)
     query = tl.load(
-        q + (head * group + column)[None, :] * d + at[:, None],
-        mask=(column < group)[None, :] & (at < d)[:, None],
+        q + (head * GROUP + column)[None, :] * DIM + at[:, None],
+        mask=(column < GROUP)[None, :] & (at < DIM)[:, None],
         other=0.0,
     )
-    exact: tl.constexpr = query.dtype != tl.float32
+    EXACT: tl.constexpr = query.dtype != tl.float32
     query = query.to(tl.float32)
     # The power of two that takes a head's largest entry to 2**14..2**15, and the one that takes scores back.
     exponent = tl.max(tl.abs(query), 0).to(tl.int32, bitcast=True) >> 23
@@ -110,19 +114,19 @@ def _score(
     up = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
     down = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
     query = query * up[None, :]
-    if min_max:
+    if MIN_MAX:
         query0, query1 = tl.where(query > 0, 0.0, query), tl.where(query < 0, 0.0, query)
     else:
         query0, query1 = query, tl.abs(query)
     high0, high1 = query0.to(tl.float16), query1.to(tl.float16)
     sums = tl.dot(first_summary, high0)
     sums = tl.dot(second_summary, high1, sums)
-    if not exact:
+    if not EXACT:
         sums = tl.dot(first_summary, (query0 - high0.to(tl.float32)).to(tl.float16), sums)
         sums = tl.dot(second_summary, (query1 - high1.to(tl.float32)).to(tl.float16), sums)
     sums = sums * down[None, :]
     sums = tl.where(sums == sums, sums, float("inf"))
-    best = tl.max(tl.where((column < group)[None, :], sums, -float("inf")), 1)
-    best = tl.max(tl.reshape(best, [pages, logical]), 1)
-    listed_page = first + tl.arange(0, pages)
+    best = tl.max(tl.where((column < GROUP)[None, :], sums, -float("inf")), 1)
+    best = tl.max(tl.reshape(best, [PAGES, LOGICAL]), 1)
+    listed_page = first + tl.arange(0, PAGES)
     tl.store(scores + head.to(tl.int64) * capacity + listed_page, best, mask=listed_page < known)
