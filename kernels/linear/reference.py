@@ -1,4 +1,4 @@
-"""Linear layers: y = x W^T (+ bias), W as it is or packed for torch's own int8 and int4 CPU kernels.
+"""Linear layers: y = x W^T (+ bias), W as it is, packed for torch's own int8 and int4 CPU kernels, or for a GPU.
 
 Torch's packed kernels take bfloat16 activations (with float32 ones they are ten times slower). They are private, so
 each is tried once on a small matrix, and packing is refused where it is missing or wrong.
@@ -11,9 +11,12 @@ from functools import lru_cache
 import torch
 from torch.nn import functional
 
-from kernels import cpu_jit
+from kernels import cpu_jit, triton_jit
+from kernels.linear.fp8 import Fp8Weight, fp8_linear
+from kernels.linear.int4 import Int4GroupWeight, int4_group_linear
 
 _FEW_ROWS = 8
+DENSE_MATVEC = False  # few rows of bfloat16 weights on a GPU through our own kernel, not through cuBLAS
 INT4_GROUPS = (32, 64, 128, 256)
 
 
@@ -44,7 +47,7 @@ class Int4Weight:
     bias: torch.Tensor | None = None
 
 
-Weight = DenseWeight | Int8Weight | Int4Weight
+Weight = DenseWeight | Int8Weight | Int4Weight | Fp8Weight | Int4GroupWeight
 
 
 def activation_dtype(w: Weight) -> torch.dtype:
@@ -54,7 +57,7 @@ def activation_dtype(w: Weight) -> torch.dtype:
             return w.weight.dtype
         case Int8Weight():
             return torch.float32 if _compiled(w.codes) else torch.bfloat16
-        case Int4Weight():
+        case Int4Weight() | Fp8Weight() | Int4GroupWeight():
             return torch.bfloat16
 
 
@@ -62,9 +65,23 @@ def _compiled(codes: torch.Tensor) -> bool:
     return codes.device.type == "cpu" and cpu_jit.available()
 
 
+def _few_on_card(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    few = x.shape[0] <= _FEW_ROWS and weight.dtype == torch.bfloat16 and weight.shape[1] % 4 == 0
+    return few and weight.is_contiguous() and triton_jit.available(x.device)
+
+
 def linear(x: torch.Tensor, w: Weight) -> torch.Tensor:
-    """x [t, in] -> [t, out]: of the weight's type if dense, else bfloat16 or float32; float32 where there is a bias."""
+    """x [t, in] -> [t, out]: of the weight's type if dense, bfloat16 from fp8 or 4-bit groups; from weights packed for
+    the CPU bfloat16 or float32, float32 where there is a bias."""
     match w:
+        case Fp8Weight():
+            return fp8_linear(x, w)
+        case Int4GroupWeight():
+            return int4_group_linear(x, w)
+        case DenseWeight() if DENSE_MATVEC and _few_on_card(x, w.weight):
+            from kernels.linear import triton
+
+            return triton.matvec(x.to(torch.bfloat16), w.weight, None, w.bias)
         case DenseWeight():
             return functional.linear(x.to(w.weight.dtype), w.weight, w.bias)
         case Int8Weight() if x.shape[0] <= _FEW_ROWS and _compiled(w.codes):
