@@ -1,0 +1,91 @@
+"""The second launch of split-K decode attention: merges what the parts gathered, in their order."""
+
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rotate_back(x, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """The orthonormal Hadamard transform of x [SIZE] in blocks of BLOCK, by butterflies."""
+    LEVELS: tl.constexpr = BLOCK.bit_length() - 1
+    for level in tl.static_range(LEVELS):
+        STEP: tl.constexpr = 1 << level
+        pairs = tl.permute(tl.reshape(x, (SIZE // (2 * STEP), 2, STEP)), (0, 2, 1))
+        a, b = tl.split(pairs)
+        x = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (SIZE,))
+    return x * (BLOCK**-0.5)
+
+
+@triton.jit
+def merge_parts(
+    partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
+    out_head, mass, mass_head,
+    GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr,
+    ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr, QUERIES_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Grid (kv_heads, queries + MASS_PROGRAMS): a program for each query, then those that make page masses.
+
+    PARTS: a power of two, at least the number of parts. Parts without list entries were not written and do not count.
+    """
+    QUERIES: tl.constexpr = GROUP * TOKENS
+    TILE: tl.constexpr = 64 if PARTS > 64 else PARTS
+    head = tl.program_id(0)
+    program = tl.program_id(1)
+    length = tl.load(length).to(tl.int32)
+    count = tl.cdiv(length, 64)
+    if LISTED:
+        count = tl.load(ends + head) - tl.load(starts + head)
+    written = tl.cdiv(count, tl.maximum(tl.cdiv(count, SPLITS), LEAST))
+    end = EXACT_PROGRAMS + (SPLITS if COLD else 0) + written
+    wide = head.to(tl.int64)
+    partial += wide * partial_head
+    maxima += wide * maxima_head
+    totals += wide * maxima_head
+    part = tl.arange(0, PARTS)
+    here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
+    if program < QUERIES:
+        maximum = tl.load(maxima + part * QUERIES + program, mask=here, other=float("-inf"))
+        total = tl.load(totals + part * QUERIES + program, mask=here, other=0.0)
+        largest = tl.max(maximum, 0)
+        total = tl.sum(total * tl.exp2(maximum - largest), 0)
+        dim = tl.arange(0, DP)
+        acc = tl.zeros([DP], tl.float32)
+        for base in range(0, end, TILE):
+            part = base + tl.arange(0, TILE)
+            here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
+            maximum = tl.load(maxima + part * QUERIES + program, mask=here, other=float("-inf"))
+            place = partial + (part[:, None] * QUERIES + program) * D + dim[None, :]
+            gathered = tl.load(place, mask=here[:, None] & (dim < D)[None, :], other=0.0)
+            acc += tl.sum(gathered * tl.exp2(maximum - largest)[:, None], 0)
+        acc = acc / total
+        if ROTATED:
+            acc = _rotate_back(acc, DP, BLOCK)
+        place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head + dim
+        tl.store(place, acc.to(out.dtype.element_ty), mask=dim < D)
+    elif MASS_PROGRAMS > 0:
+        ENTRIES: tl.constexpr = 4096 // QUERIES_PADDED if QUERIES_PADDED > 8 else 512
+        query = tl.arange(0, QUERIES_PADDED)
+        real = query < QUERIES
+        mask = here[:, None] & real[None, :]
+        maximum = tl.load(maxima + part[:, None] * QUERIES + query[None, :], mask=mask, other=float("-inf"))
+        total = tl.load(totals + part[:, None] * QUERIES + query[None, :], mask=mask, other=0.0)
+        largest = tl.where(real, tl.max(maximum, 0), 0.0)
+        total = tl.sum(total * tl.exp2(maximum - largest[None, :]), 0)
+        largest += tl.log2(tl.where(real, total, 1.0))
+        page_sums += wide * capacity * QUERIES
+        for base in range((program - QUERIES) * ENTRIES, count, MASS_PROGRAMS * ENTRIES):
+            entry = base + tl.arange(0, ENTRIES)
+            place = page_sums + entry[:, None] * QUERIES + query[None, :]
+            mask = (entry < count)[:, None] & real[None, :]
+            sums = tl.load(place, mask=mask, other=float("-inf"))
+            drawn = tl.sum(tl.exp2(sums - largest[None, :]), 1)
+            tl.store(mass + wide * mass_head + entry, drawn, mask=entry < count)
+
+
+@triton.jit
+def _written(part, written, end, SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr):
+    return (part < EXACT_PROGRAMS) | ((part < end) & ((part - EXACT_PROGRAMS) % SPLITS < written))

@@ -1,0 +1,239 @@
+"""The steps of split-K decode attention on one KV head: a page of keys and values against a tile of query rows.
+
+Row r of a tile is query head r % GROUP of the KV head and query token r // GROUP. Tiles of scores are [tokens, rows],
+accumulators [dimensions, rows]: keys and values are the large side of each product, so that few rows waste little.
+Softmax runs online (Milakov and Gimelshein, arXiv 1805.02867) on base-2 scores: `maximum` and `total` per row; weights
+are relative to the maximum. Page numbers become 64-bit before they are multiplied.
+"""
+
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+from kernels.decode_attention.triton_dequantize import load_codes, unpack
+
+FLOOR = tl.constexpr(-1e30)  # maximum of a row that has seen no token: finite, so that differences are never NaN
+WEIGHT_SCALE = tl.constexpr(16384.0)  # float16 weights lie in 0..2**14, which leaves small ones their precision
+
+
+@triton.jit
+def dimension(SIZE: tl.constexpr, RUN: tl.constexpr, WIDTH: tl.constexpr):
+    """Which dimension column 0..SIZE - 1 of a tile is, and whether it is one (`triton_dequantize`)."""
+    column = tl.arange(0, SIZE)
+    if RUN == WIDTH:
+        return column, column >= 0
+    else:
+        return column // RUN * WIDTH + column % RUN, column % RUN < WIDTH
+
+
+@triton.jit
+def load_queries(
+    q, q_token, q_head, head, dim, valid, GROUP: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """-> [dimensions, rows]; rows beyond the queries are 0."""
+    row = tl.arange(0, ROWS)
+    place = (row // GROUP) * q_token + (head * GROUP + row % GROUP) * q_head
+    mask = valid[:, None] & (row < GROUP * TOKENS)[None, :]
+    return tl.load(q + place[None, :] + dim[:, None], mask=mask, other=0)
+
+
+@triton.jit
+def visible(length, GROUP: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr):
+    """How many tokens of the sequence each row may attend to."""
+    return tl.minimum(length - TOKENS + tl.arange(0, ROWS) // GROUP + 1, length)
+
+
+@triton.jit
+def softmax_step(scores, seen, maximum, total):
+    """scores float32 [tokens, rows], `seen` which of them count -> weights, shrinking of what was added before, their
+    sum, and the new maximum and total."""
+    scores = tl.where(seen, scores, float("-inf"))
+    largest = tl.maximum(maximum, tl.max(scores, 0))
+    shrink = tl.exp2(maximum - largest)
+    weights = tl.exp2(scores - largest[None, :])
+    added = tl.sum(weights, 0)
+    return weights, shrink, added, largest, total * shrink + added
+
+
+@triton.jit
+def exact_step(
+    q, keys, values, key_token, value_token, first, left, dim, valid, scale, limit, maximum, total, acc,
+    TOKENS: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """TOKENS entries of the exact pool from slot `first` on, of which `left` exist; rows see those below `limit`.
+
+    q [dimensions, rows] in the type of the products. -> maximum, total, acc, shrink, added
+    """
+    token = tl.arange(0, TOKENS)
+    there = token < left
+    slot = first + token
+    k = tl.load(keys + slot[:, None] * key_token + dim[None, :], mask=there[:, None] & valid[None, :], other=0)
+    # Values are loaded as they enter the product: a transposition behind the load would keep it out of the pipeline.
+    v = tl.load(values + slot[None, :] * value_token + dim[:, None], mask=there[None, :] & valid[:, None], other=0)
+    k, v = k.to(q.dtype), v.to(q.dtype)
+    if IEEE:
+        scores = tl.dot(k, q, input_precision="ieee") * scale
+    else:
+        scores = tl.dot(k, q) * scale
+    weights, shrink, added, maximum, total = softmax_step(
+        scores, token[:, None] < limit[None, :], maximum, total
+    )  # fmt: skip
+    if IEEE:
+        acc = tl.dot(v, weights, acc * shrink[None, :], input_precision="ieee")
+    else:
+        acc = tl.dot(v, weights.to(q.dtype), acc * shrink[None, :])
+    return maximum, total, acc, shrink, added
+
+
+@triton.jit
+def normalized_queries(q, scale, LARGEST: tl.constexpr):
+    """q [dimensions, rows] -> float16 of at most LARGEST, by a power of two for each row, and what undoes it on base-2
+    scores. bfloat16 queries stay exact: bits below those of float16 are too small to count."""
+    q = q.to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(q), 0), 1e-30)
+    power = ((largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)) * (2.0 / LARGEST)
+    return (q / power[None, :]).to(tl.float16), power * scale
+
+
+@triton.jit
+def packed_step(
+    q, key_tiles, key_scale, key_minimum, value_tiles, value_scale, value_minimum, scale, limit, maximum, total, acc,
+    offset, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr, VALUE_WORDS: tl.constexpr,
+    INLINE: tl.constexpr,
+):  # fmt: skip
+    """One packed page. Key scales are folded into the query and value scales into the weights, so that products are of
+    codes; key minima add a term for each row, value minima one that all dimensions share, gathered in `offset`.
+
+    q and scale: of `normalized_queries`. Value scales are brought to at most 1 first, so that float16 weights neither
+    overflow nor vanish. -> maximum, total, acc, offset, added
+    """
+    k = unpack(key_tiles, KEY_BITS, FLOAT8, False, INLINE)
+    scores = tl.dot(k, q * key_scale[:, None])
+    if not FLOAT8:
+        # A product with 16 equal rows: the tensor cores sum over dimensions sooner than lanes do.
+        equal = tl.dot(tl.broadcast_to(key_minimum[None, :], (16, key_minimum.shape[0])), q)
+        scores += tl.max(equal, 0)[None, :]
+    token = tl.arange(0, 64)
+    weights, shrink, added, maximum, total = softmax_step(
+        scores * scale[None, :], token[:, None] < limit[None, :], maximum, total
+    )  # fmt: skip
+    if FLOAT8:
+        largest = tl.max(value_scale.to(tl.float32), 0)
+        codes_weights = (weights * WEIGHT_SCALE).to(tl.float16)
+    else:
+        value_scale = value_scale.to(tl.float32)
+        largest = tl.maximum(tl.max(value_scale, 0), 1e-30)
+        codes_weights = (weights * (value_scale * (WEIGHT_SCALE / largest))[:, None]).to(tl.float16)
+        offset = offset * shrink[None, :] + weights * value_minimum.to(tl.float32)[:, None]
+    v = unpack(value_tiles, VALUE_BITS, FLOAT8, VALUE_WORDS, INLINE)
+    product = tl.dot(tl.trans(v), codes_weights)
+    acc = acc * shrink[None, :] + product * (largest * (1.0 / WEIGHT_SCALE))
+    return maximum, total, acc, offset, added
+
+
+@triton.jit
+def store_part(
+    acc, maximum, total, partial, maxima, totals, part, dim, valid,
+    D: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What one program has gathered. part: int64, its number over all KV heads."""
+    row = tl.arange(0, ROWS)
+    mask = row < QUERIES
+    tl.store(maxima + part * QUERIES + row, maximum, mask=mask)
+    tl.store(totals + part * QUERIES + row, total, mask=mask)
+    place = partial + part * (QUERIES * D) + row[None, :] * D + dim[:, None]
+    tl.store(place, acc, mask=mask[None, :] & valid[:, None])
+
+
+@triton.jit
+def store_page(page_sums, entry, maximum, added, mask, QUERIES: tl.constexpr, ROWS: tl.constexpr):
+    """Base-2 logarithm of a list entry's sum of weights, for the rows in `mask`. page_sums: the KV head's."""
+    row = tl.arange(0, ROWS)
+    tl.store(page_sums + entry * QUERIES + row, maximum + tl.log2(added), mask=mask)
+
+
+@triton.jit
+def between(number, low, high, SHAPE: tl.constexpr):
+    """low <= number < high, as a mask of SHAPE: the interpreter does not know masks that are scalars."""
+    number = tl.full(SHAPE, number, tl.int32)
+    return (number >= low) & (number < high)
+
+
+@triton.jit
+def packed_part(
+    q, kv, strides, head, table, pages, first, last, length, scale, low, high, part, partial, maxima, totals,
+    page_sums, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr, D: tl.constexpr,
+    DP: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, LISTED: tl.constexpr,
+    MASS: tl.constexpr, VALUE_WORDS: tl.constexpr, INLINE: tl.constexpr,
+):  # fmt: skip
+    """List entries `first` to `last` - 1, those whose packed page number lies in low..high - 1.
+
+    q = (pointer, token stride, head stride); kv: six pointers as `PackedPages` orders them; strides: of their heads.
+    """
+    KEY_RUNS: tl.constexpr = 8 if KEY_BITS == 3 else 8 // KEY_BITS
+    VALUE_RUNS: tl.constexpr = 8 if VALUE_BITS == 3 else 8 // VALUE_BITS
+    KEY_RUN: tl.constexpr = DP // KEY_RUNS
+    VALUE_RUN: tl.constexpr = DP // VALUE_RUNS
+    # The largest key scale times it stays in float16: a scale is at most 2 * 65504 / levels, in fp8 65504 / 448.
+    LARGEST: tl.constexpr = 256 if FLOAT8 else (64 if KEY_BITS == 8 else (1 << (KEY_BITS - 2)))
+    QUERIES: tl.constexpr = GROUP * TOKENS
+    dim, valid = dimension(DP, KEY_RUN, D // KEY_RUNS)
+    queries, back = normalized_queries(
+        load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS), scale, LARGEST
+    )  # fmt: skip
+    token = tl.arange(0, 64)
+    real = tl.arange(0, ROWS) < QUERIES
+    limit = visible(length, GROUP, TOKENS, ROWS)
+    maximum = tl.full([ROWS], FLOOR, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([DP, ROWS], tl.float32)
+    offset = tl.zeros([64, ROWS], tl.float32)
+    key_codes = kv[0] + head.to(tl.int64) * strides[0]
+    key_scales = kv[1] + head.to(tl.int64) * strides[1] + dim
+    key_minima = kv[2] + head.to(tl.int64) * strides[2] + dim
+    value_codes = kv[3] + head.to(tl.int64) * strides[3]
+    value_scales = kv[4] + head.to(tl.int64) * strides[4]
+    value_minima = kv[5] + head.to(tl.int64) * strides[5]
+    page = first
+    following = tl.minimum(first + 1, last - 1)
+    if LISTED:  # the numbers of the pages ahead are read an iteration early: none waits for a chain of loads
+        page = tl.load(pages + first)
+        following = tl.load(pages + following)
+    place = tl.load(table + page)
+    for entry in range(first, last):
+        number = ~place
+        at = (number - low).to(tl.int64)
+        mine = between(number, low, high, (64, 1))
+        key_tiles = load_codes(key_codes, at * (8 * D * KEY_BITS), mine, KEY_BITS, D, KEY_RUN, False)
+        value_tiles = load_codes(value_codes, at * (8 * D * VALUE_BITS), mine, VALUE_BITS, D, VALUE_RUN, VALUE_WORDS)
+        channel = between(number, low, high, (DP,)) & valid
+        key_scale = tl.load(key_scales + at * D, mask=channel, other=0)
+        mine = between(number, low, high, (ROWS,))
+        here = tl.where(mine, limit - page * 64, 0)
+        if FLOAT8:
+            key_minimum = key_scale
+            one = tl.arange(0, 1)
+            value_scale = tl.load(value_scales + at + one, mask=between(number, low, high, (1,)), other=0)
+            value_minimum = value_scale
+        else:
+            key_minimum = tl.load(key_minima + at * D, mask=channel, other=0)
+            each = between(number, low, high, (64,))
+            value_scale = tl.load(value_scales + at * 64 + token, mask=each, other=0)
+            value_minimum = tl.load(value_minima + at * 64 + token, mask=each, other=0)
+        maximum, total, acc, offset, added = packed_step(
+            queries, key_tiles, key_scale, key_minimum, value_tiles, value_scale, value_minimum, back, here, maximum,
+            total, acc, offset, KEY_BITS, VALUE_BITS, FLOAT8, VALUE_WORDS, INLINE,
+        )  # fmt: skip
+        if MASS:
+            store_page(page_sums, entry, maximum, added, mine & real, QUERIES, ROWS)
+        page = tl.maximum(following, 0)  # more than a renaming: Triton pipelines no loop that carries one
+        place = tl.load(table + page)
+        following = tl.minimum(entry + 2, last - 1)
+        if LISTED:
+            following = tl.load(pages + following)
+    if not FLOAT8:
+        acc += tl.sum(offset, 0)[None, :]
+    dim, valid = dimension(DP, VALUE_RUN, D // VALUE_RUNS)
+    store_part(acc, maximum, total, partial, maxima, totals, part, dim, valid, D, QUERIES, ROWS)
