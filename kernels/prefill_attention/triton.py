@@ -43,15 +43,15 @@ def configuration(capability: tuple[int, int], head_dim: int, itemsize: int) -> 
     wide = triton.next_power_of_2(head_dim)
     if itemsize == 4:
         return Config(rows=32, keys=32 if wide <= 128 else 16, num_warps=4, num_stages=1)
+    if capability[0] == 9 and wide <= 128:
+        return Config(rows=128, keys=128, num_warps=8, num_stages=3, descriptors=True)
     if capability[0] in (9, 10):
-        if wide <= 128:
-            return Config(rows=128, keys=64, num_warps=4, num_stages=2, descriptors=True)
-        return Config(rows=128, keys=64, num_warps=8, num_stages=2, descriptors=True)
+        return Config(rows=128, keys=64, num_warps=8, num_stages=3 if wide <= 128 else 2, descriptors=True)
     if wide <= 64:
-        return Config(rows=128, keys=64, num_warps=4, num_stages=3)
+        return Config(rows=128, keys=64, num_warps=8, num_stages=3)
     if wide <= 128:
-        return Config(rows=128, keys=64, num_warps=8, num_stages=2)
-    return Config(rows=64, keys=32, num_warps=4, num_stages=2)
+        return Config(rows=128, keys=32, num_warps=8, num_stages=3)
+    return Config(rows=64, keys=32, num_warps=8, num_stages=2)
 
 
 def prefill_attention(

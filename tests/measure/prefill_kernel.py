@@ -23,7 +23,6 @@ from kernels.prefill_attention import triton as kernel
 VARIANTS = {
     "128x64 w4 s2 tma": kernel.Config(128, 64, 4, 2, True),
     "128x128 w8 s2 tma": kernel.Config(128, 128, 8, 2, True),
-    "128x128 w8 s3 tma": kernel.Config(128, 128, 8, 3, True),
     "128x64 w8 s3 tma": kernel.Config(128, 64, 8, 3, True),
     "128x64 w8 s2 tma r128": kernel.Config(128, 64, 8, 2, True, 128),
     "64x64 w4 s2 tma": kernel.Config(64, 64, 4, 2, True),
@@ -84,18 +83,22 @@ class Inputs:
             self.q, self.k, self.v, index, self.scale, BLOCK, out=out, config=config
         )
 
-    def exact(self, mask: torch.Tensor | None) -> torch.Tensor:
-        group = self.q.shape[1] // self.kv_heads
-        seen = (torch.arange(self.length, device="cuda") <= self.position[:, None]).expand(self.kv_heads, -1, -1)
+    def error(self, got: torch.Tensor, mask: torch.Tensor | None, rows: int = 24) -> float:
+        """Of some queries, the chunk's last ones among them, against float64: norm of the difference, relative."""
+        row = torch.linspace(0, len(self.q) - 1, min(rows, len(self.q)), device="cuda").long()
+        position, group = self.position[row], self.q.shape[1] // self.kv_heads
+        key = torch.arange(self.length, device="cuda")
+        seen = (key <= position[:, None]).expand(self.kv_heads, -1, -1)
         if mask is not None:
-            block = self.position // BLOCK - self.start // BLOCK
-            first = (self.position // BLOCK * BLOCK).clamp(min=self.start)
-            page = torch.arange(self.length, device="cuda") // PAGE
-            seen = seen & (mask[:, block][:, :, page] | (page >= first[:, None] // PAGE))
-        k, v = (x.double().repeat_interleave(group, 0) for x in (self.k, self.v))
-        scores = self.q.double().transpose(0, 1) @ k.transpose(1, 2) * self.scale
-        scores = scores.masked_fill(~seen.repeat_interleave(group, 0), -torch.inf)
-        return (scores.softmax(-1) @ v).transpose(0, 1)
+            first = (position // BLOCK * BLOCK).clamp(min=self.start)
+            listed = mask[:, position // BLOCK - self.start // BLOCK].repeat_interleave(PAGE, 2)[..., : self.length]
+            seen = seen & (listed | (key // PAGE >= first[:, None] // PAGE))
+        q = self.q[row].double().unflatten(1, (self.kv_heads, group)).permute(1, 2, 0, 3)
+        scores = q @ self.k.double()[:, None].transpose(-1, -2) * self.scale
+        weights = scores.masked_fill_(~seen[:, None], -torch.inf).softmax(-1)
+        expected = (weights @ self.v.double()[:, None]).permute(2, 0, 1, 3).flatten(1, 2)
+        assert not got.isnan().any()
+        return float((got[row].double() - expected).norm() / expected.norm())
 
     def torch_dense(self, backend: SDPBackend) -> Callable[[], torch.Tensor]:
         """Flash sees the whole as causal, cuDNN the past and the chunk apart, without the cost of merging them."""
@@ -108,19 +111,12 @@ class Inputs:
                 return scaled_dot_product_attention(q, k, v, bias, **options)[0].transpose(0, 1)
 
         def apart() -> torch.Tensor:
+            own, past = slice(self.start, None), slice(0, self.start)
             with sdpa_kernel(backend):
-                own = scaled_dot_product_attention(
-                    q, k[:, :, self.start :], v[:, :, self.start :], None, 0, True, **options
-                )
-                scaled_dot_product_attention(q, k[:, :, : self.start], v[:, :, : self.start], **options)
-                return own
+                scaled_dot_product_attention(q, k[:, :, past], v[:, :, past], **options)
+                return scaled_dot_product_attention(q, k[:, :, own], v[:, :, own], is_causal=True, **options)
 
         return flash if backend == SDPBackend.FLASH_ATTENTION else apart
-
-
-def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
-    assert not got.isnan().any()
-    return float((got.double() - expected.double()).norm() / expected.double().norm())
 
 
 def main() -> None:
@@ -138,34 +134,28 @@ def main() -> None:
     if arguments.variants:
         variants = {name: variants[name] for name in arguments.variants.split(",")}
 
-    small, middle, large = (
-        Inputs(arguments, 300, 1333),
-        Inputs(arguments, CHUNK, 2**15),
-        Inputs(arguments, CHUNK, 2**17),
-    )
-    small_mask = small.lists(10)[0]
-    expected = {"dense": small.exact(None), "lists": small.exact(small_mask)}
+    small, middle, large = (Inputs(arguments, *n) for n in ((300, 1333), (CHUNK, 2**15), (CHUNK, 2**17)))
     cases = {
         "dense 32k": (middle, None, middle.dense_flops()),
         "dense 128k": (large, None, large.dense_flops()),
         f"{LISTED} at 128k": (large, *large.lists(LISTED)),
         "all at 32k": (middle, *middle.lists(None)),
     }
+    small_mask = small.lists(10)[0]
     rows: list[tuple[str, list[str]]] = []
 
-    reference = None
     for name, backend in (("torch flash", SDPBackend.FLASH_ATTENTION), ("torch cuDNN", SDPBackend.CUDNN_ATTENTION)):
-        cells = []
+        cells, error = [], ""
         for inputs in (middle, large):
             try:
                 run = inputs.torch_dense(backend)
                 cells.append(f"{inputs.dense_flops() / milliseconds(run) / 1e9:.0f}")
-                if inputs is middle and backend == SDPBackend.FLASH_ATTENTION:
-                    reference = run()
-            except RuntimeError as error:
-                print(name, "failed:", str(error)[:300])
+                if backend == SDPBackend.FLASH_ATTENTION:
+                    error = f"{inputs.error(run(), None):.1e}"
+            except Exception as problem:
+                print(name, "failed:", type(problem).__name__, str(problem)[:300])
                 cells.append("-")
-        rows.append((name, [*cells, "-", "-", "", ""]))
+        rows.append((name, [*cells, "-", "-", error, ""]))
 
     for name, config in variants.items():
         if time.perf_counter() - began > arguments.seconds:
@@ -173,26 +163,21 @@ def main() -> None:
             continue
         before = time.perf_counter()
         try:
-            errors = [
-                f"{difference(small.run(mask, config)(), expected[key]):.1e}"
-                for key, mask in (("dense", None), ("lists", small_mask))
-            ]
+            errors = [small.error(small.run(mask, config)(), mask, 300) for mask in (None, small_mask)]
             built = time.perf_counter() - before
             cells = []
-            for case, (inputs, mask, flops) in cases.items():
+            for inputs, mask, flops in cases.values():
                 run = inputs.run(mask, config)
                 cells.append(f"{flops / milliseconds(run) / 1e9:.0f}")
-                if reference is not None and inputs is middle:
-                    off = difference(run(), reference)
-                    assert off < 0.01, f"{case}: {off} from torch's flash attention"
-            rows.append((name, [*cells, " ".join(errors), f"{built:.1f}"]))
-        except Exception as error:
-            print(name, "failed:", type(error).__name__, str(error)[:500])
+                errors.append(inputs.error(run(), mask))
+            rows.append((name, [*cells, f"{max(errors):.1e}", f"{built:.1f}"]))
+        except Exception as problem:
+            print(name, "failed:", type(problem).__name__, str(problem)[:500])
             rows.append((name, ["failed"]))
         torch.cuda.synchronize()
 
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}; TFLOP/s of a chunk of {CHUNK} tokens, bf16")
-    heads = [*cases, "error dense lists", "compile s"]
+    heads = [*cases, "worst error", "compile s"]
     print(f"{'':24}", *(f"{head:>{max(len(head), 8)}}" for head in heads))
     for name, cells in rows:
         print(f"{name:24}", *(f"{cell:>{max(len(head), 8)}}" for head, cell in zip(heads, cells)))
