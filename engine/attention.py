@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
 from engine.cache import PAGE, KvCache, Sequence
+from engine.model import Angles
 from engine.patterns import AttentionPolicy, BlockContext, Pattern, QueryBlocks, decode_queries, sample_queries
+from engine.patterns.context import block_edges
 from engine.patterns.policy import FIRST_LAYERS, SHARED_FROM, WindowPolicy
 from engine.patterns.scorer import MASS
 from kernels.block_index import BlockIndex, from_mask
@@ -21,14 +24,27 @@ NO_QUESTION = 1 << 62  # a position that no prompt has
 
 @dataclass(slots=True)
 class PagesRead:
-    """Counts over layers and KV heads: pages that were listed, of those that could have been (`held`)."""
+    """Counts over layers and KV heads: pages that were listed, of those that could have been (`held`).
 
-    read: int = 0
+    What a device has counted, an integer tensor, is fetched when it is asked for, not before.
+    """
+
     held: int = 0
+    _read: int = 0
+    _on_device: torch.Tensor | None = None
 
-    def add(self, read: int, held: int) -> None:
-        self.read += read
+    def add(self, read: int | torch.Tensor, held: int) -> None:
         self.held += held
+        if isinstance(read, int):
+            self._read += read
+        elif self._on_device is None:
+            self._on_device = read.to(torch.int64, copy=True)
+        else:
+            self._on_device += read
+
+    @property
+    def read(self) -> int:
+        return self._read + (0 if self._on_device is None else int(self._on_device))
 
     @property
     def share(self) -> float:
@@ -91,7 +107,7 @@ class PrefillAttention:
         self._length = sequence.length + tokens
         self._view = cache.view(sequence, self._length, dtype)
         self._blocks = QueryBlocks.chunk(sequence.length, self._length, QUERY_BLOCK, cache.device)
-        self._edges = list(zip(self._blocks.first.tolist(), self._blocks.end.tolist()))
+        self._edges = block_edges(sequence.length, self._length, QUERY_BLOCK)
         self._pages = sum(-(-end // PAGE) for _, end in self._edges)
         self._gone = gone * len(self._edges)
         self._summary_rows = cache.memory.summary_rows(cache.table(sequence, sequence.length // PAGE * PAGE))
@@ -110,7 +126,7 @@ class PrefillAttention:
         else:
             index = from_mask(pattern.listed(self._context(layer, pattern, q)))
             out = sparse_prefill_attention(typed, keys, values, index, self._edges, self._scale, self._poll)
-            self._counts.add(index.pages.shape[0], heads * (self._pages + self._gone))
+            self._counts.add(_listed(index), heads * (self._pages + self._gone))
         return hadamard(out) if self._cache.packs else out
 
     def _context(self, layer: int, pattern: Pattern, q: torch.Tensor) -> BlockContext:
@@ -124,6 +140,26 @@ class PrefillAttention:
             self._policy.streaming(layer),
             self._plan.tail,
         )
+
+
+class CardPrefillAttention(PrefillAttention):
+    """The same on a card: what goes before attention is one Triton launch."""
+
+    def rotate_and_append(
+        self, layer: int, qkv: torch.Tensor, norms: tuple[torch.Tensor | None, torch.Tensor | None], angles: Angles
+    ) -> torch.Tensor:
+        from kernels.append_kv.triton import rope_append
+
+        kv, model = self._cache.memory.layers[layer], self._cache.model
+        return rope_append(
+            qkv, *norms, model.norm_eps, *angles, kv.keys, kv.values, self._slot, self._cache.packs, model.heads
+        )
+
+    @cached_property
+    def _slot(self) -> torch.Tensor:
+        """int64 [t]: the slot of each new token."""
+        slots = torch.cat([torch.arange(slot, slot + count) for slot, count in self._slots])
+        return slots.to(self._cache.device, non_blocking=True)
 
 
 class DecodeAttention:
@@ -159,7 +195,7 @@ class DecodeAttention:
         self._cache.memory.write(layer, self._slots, k, v)
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
-        kv, index = self._cache.memory.layers[layer], self._index(layer, q[0])
+        kv, index = self._cache.memory.layers[layer], _trimmed(self._index(layer, q[0]))
         out, mass = decode_attention(q[0], kv, self._table, index, self._length, self._scale)
         listed = index.pages.shape[0]
         held = self._cache.memory.heads[layer] * (self._table.shape[0] + self._gone)
@@ -222,6 +258,18 @@ def _summaries(
             parts = cache.memory.read_summaries(layer, scorer.summary, rows)
             found[scorer.summary] = parts[0] if len(parts) == 1 else parts
     return found
+
+
+def _listed(index: BlockIndex) -> int | torch.Tensor:
+    """How many pages `index` lists in all; a device is not waited for."""
+    return index.pages.shape[0] if index.pages.device.type == "cpu" else index.offsets[-1]
+
+
+def _trimmed(index: BlockIndex) -> BlockIndex:
+    """`index` without the entries that mean nothing, which there are on a device only. Waits for it."""
+    if index.pages.device.type == "cpu":
+        return index
+    return BlockIndex(index.offsets, index.pages[: int(index.offsets[-1])])
 
 
 def _all_pages(kv_heads: int, pages: int, device: torch.device) -> BlockIndex:

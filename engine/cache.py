@@ -19,6 +19,7 @@ from engine.errors import EngineError
 from engine.kv_memory import PAGE, SCORERS, KvMemory
 from engine.pages import PagePool, runs
 from engine.patterns import Scorer
+from kernels import triton_jit
 
 EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequence
 PREFILL, DECODE, SPARSE_DECODE = 0, 1, 2  # what made a token's KV
@@ -290,6 +291,9 @@ class View:
         self._memory = cache.memory
         self._runs = runs(sequence.table, PAGE, 0, length)
         self._copies = len(self._runs) > 1 or dtype != cache.dtype or self._runs[0][0]
+        self._places: torch.Tensor | None = None
+        if self._copies and triton_jit.available(cache.device):
+            self._places = cache.table(sequence, length)
         self._workspace: KeysValues | None = None
 
     def read(self, layer: int, poll: Callable[[], None]) -> KeysValues:
@@ -299,10 +303,14 @@ class View:
             slots = slice(self._runs[0][1], self._runs[0][1] + self.length)
             return memory.layers[layer].keys[:, slots], memory.layers[layer].values[:, slots]
         if self._workspace is None:
-            keys = torch.empty(
-                max(memory.heads), self.length, memory.keys.shape[-1], dtype=self.dtype, device=memory.device
-            )
+            room = -(-self.length // PAGE) * PAGE
+            keys = torch.empty(max(memory.heads), room, memory.keys.shape[-1], dtype=self.dtype, device=memory.device)
             self._workspace = keys, torch.empty_like(keys)
         keys, values = (x[: memory.heads[layer]] for x in self._workspace)
+        if self._places is not None:
+            poll()
+            memory.read_all(layer, self._places, keys, values)
+            return keys[:, : self.length], values[:, : self.length]
+        keys, values = keys[:, : self.length], values[:, : self.length]
         memory.read(layer, self._runs, keys, values, poll)
         return keys, values

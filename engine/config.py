@@ -13,7 +13,7 @@ from engine.patterns import Sparsity, resolve_scorer
 RopeKind = Literal["default", "linear", "dynamic", "ntk", "llama3", "yarn", "factors"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 KvFormat = Literal["f32", "bf16", "fp8", "k8v8", "k8v4", "k4v4", "k3v3", "k3v2", "k2v2"]
-DecodeWeights = Literal["auto", "f32", "int8", "int4"]
+DecodeWeights = Literal["auto", "f32", "bf16", "fp8", "int8", "int4"]
 
 FAMILIES: tuple[str, ...] = get_args(Family)
 
@@ -144,7 +144,8 @@ class EngineConfig:
     """What to load and how to run it. None leaves the choice to the engine.
 
     `context`: tokens of prompt and answer together. `rope_scaling`: replaces the model's own.
-    `decode_weights`: "auto" takes the fastest packed format whose logit error stays small. `sparsity`: how sparse the
+    `decode_weights`: "auto" takes the fastest packed format whose logit error stays small: on a CPU of f32, int8 and
+    int4, for decode alone; on a card of bf16, fp8 and int4, for prefill too. `sparsity`: how sparse the
     modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
     be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded. `gates`: [layers]
     [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`.

@@ -20,6 +20,7 @@ from engine.cache import PAGE, KvCache, Sequence
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, Sampling
 from engine.conversations import Conversations
+from engine.decode import decode_token
 from engine.errors import DoesNotFitError, EngineError
 from engine.events import Event, Score
 from engine.gates.format import GatesMissingError, check_gates
@@ -66,6 +67,7 @@ class Engine:
         self.fingerprint = _fingerprint(config, loaded)
         self.decoder = loaded.decoder
         self.cache: KvCache = loaded.cache
+        self.graphs = loaded.graphs
         self.conversations = Conversations(self.cache)
         two_pools = isinstance(self.cache, TwoPoolCache)
         self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs, two_pools)
@@ -157,6 +159,13 @@ class Engine:
             raise GatesMissingError(ratio)
         return None
 
+    def decode(self, sequence: Sequence, token: int, poll: Callable[[], None], plan: AttentionPlan) -> torch.Tensor:
+        """One decode step of a prepared sequence -> logits float32 [vocab], valid until the next one."""
+        if self.graphs is not None and self.graphs.refusal(plan) is None:
+            poll()
+            return self.graphs.step(sequence, token, plan)
+        return decode_token(self.decoder, self.cache, sequence, token, poll, plan)
+
     def _check(self, ids: SequenceOf[int], sampling: Sampling) -> None:
         if not ids:
             raise ValueError("ids: got no token, need at least 1")
@@ -225,6 +234,7 @@ class Engine:
 
     def close(self) -> None:
         """Free all KV and weights. The engine cannot be used afterwards."""
+        self.__dict__.pop("graphs", None)
         self.__dict__.pop("decoder", None)
         self.__dict__.pop("cache", None)
         self.__dict__.pop("conversations", None)

@@ -25,11 +25,11 @@ from kernels.kv_codec import (
     empty_pages,
     hadamard,
     layer_format,
-    pack_pages,
     requantize_values,
     unpack_page_keys,
     unpack_page_values,
 )
+from kernels.kv_codec.paged import pack_into, summarize_into, unpack_into
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SCORERS: tuple[Scorer, ...] = (MeanStd(),)
@@ -156,12 +156,8 @@ class KvMemory:
     def pack(self, old: SequenceOf[int], new: SequenceOf[int]) -> None:
         """Exact pages `old`, all complete, into packed pages `new`; their summaries go with them."""
         source, target = torch.tensor(old, device=self.device), torch.tensor(new, device=self.device)
-        for layer, (pool, fmt) in enumerate(zip(self.packed, self.formats)):
-            keys, values = (
-                x.unflatten(1, (-1, PAGE))[:, source] for x in (self.layers[layer].keys, self.layers[layer].values)
-            )
-            for stored, part in zip(pool, pack_pages(keys, values, fmt)):
-                stored[:, target] = part
+        for kv, packed, fmt in zip(self.layers, self.packed, self.formats):
+            pack_into(kv.keys, kv.values, source, packed, fmt, target)
         for tensors in self.summaries.values():
             for stored in tensors:
                 stored[:, :, self.exact_pages + target] = stored[:, :, source]
@@ -183,11 +179,14 @@ class KvMemory:
         for layer in range(len(self.layers)):
             if not self.heads[layer]:
                 continue
-            keys = self.layers[layer].keys.unflatten(1, (-1, PAGE))[:, target]
             for name, scorer in self._scorers.items():
-                made = scorer.summarize(keys)
-                for stored, part in zip(self.summaries[name], made if isinstance(made, tuple) else (made,)):
-                    self.of_layer(stored, layer)[:, target] = part
+                stored = [self.of_layer(part, layer) for part in self.summaries[name]]
+                if isinstance(scorer, MeanStd):
+                    summarize_into(self.layers[layer].keys, target, stored[0], stored[1])
+                    continue
+                made = scorer.summarize(self.layers[layer].keys.unflatten(1, (-1, PAGE))[:, target])
+                for into, part in zip(stored, made if isinstance(made, tuple) else (made,)):
+                    into[:, target] = part
 
     def summary_rows(self, table: torch.Tensor) -> torch.Tensor:
         """Where the summaries of the pages at places `table` lie."""
@@ -196,6 +195,10 @@ class KvMemory:
     def read_summaries(self, layer: int, name: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Summaries `name` of the pages at `rows`, [kv_heads, pages, ...] each."""
         return tuple(self.of_layer(stored, layer).index_select(1, rows) for stored in self.summaries[name])
+
+    def read_all(self, layer: int, table: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """All pages at places `table` into keys and values [kv_heads, at least 64 * pages, d], on a card."""
+        unpack_into(self.layers[layer], table, table.shape[0], keys, values)
 
     def read(
         self,

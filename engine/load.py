@@ -4,10 +4,12 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.cache import PAGE, KvCache, Sequence
+from engine.card_weights import pack_for_card
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, ModelConfig
 from engine.decode import decode_token
@@ -31,8 +33,11 @@ from engine.warm_up import compile_kernels
 from engine.weights import open_model
 from engine.weights.names import tensor_shapes
 from engine.weights.source import ModelSource
-from kernels import cpu_jit
+from kernels import cpu_jit, triton_jit
 from kernels.linear import int4_is_available, int8_is_available
+
+if TYPE_CHECKING:
+    from engine.cuda.graph_decode import GraphDecoder
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +64,7 @@ class LoadedModel:
     device_name: str
     source_fingerprint: str
     scorers: tuple[Scorer, ...]
+    graphs: "GraphDecoder | None" = None
 
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
@@ -82,22 +88,38 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         decoder, weights, reason, error = _choose_decode_weights(config, source, dense, progress)
         parameters = sum(math.prod(shape) for shape in tensor_shapes(model).values())
         fingerprint = source.fingerprint
-    if torch.device(profile.device).type == "cpu":
+    on_cpu = torch.device(profile.device).type == "cpu"
+    if on_cpu:
         progress("kernels", 0.0)
         compile_kernels(decoder, config.kv_format)
     scorers = kept_scorers(config)
     sizes = kv_sizes(config, model, context, profile.device, scorers)
-    chunk = config.prefill_chunk or prefill_chunk_tokens(model)
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
     split, pools = head_split(config), (model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers)
     cache = KvCache(*pools, sizes.cold)
     if split is not None:
         cache = TwoPoolCache(*pools, sizes.cold, split=split, window_pages=sizes.window)
-    device_name = torch.cuda.get_device_name(profile.device) if profile.device != "cpu" else "cpu"
+    device_name = "cpu" if on_cpu else torch.cuda.get_device_name(profile.device)
+    graphs = None if on_cpu else make_graphs(decoder, cache, config, context, lambda share: progress("kernels", share))
     progress("ready", 1.0)
     return LoadedModel(
         decoder, cache, tokenizer, template, profile, context, sizes.tokens, chunk, parameters, weights, reason, error,
-        device_name, fingerprint, scorers,
+        device_name, fingerprint, scorers, graphs,
     )  # fmt: skip
+
+
+def make_graphs(
+    decoder: Decoder, cache: KvCache, config: EngineConfig, context: int, progress: Callable[[float], None]
+) -> "GraphDecoder | None":
+    """Decode steps as CUDA graphs; None where Triton does not run or heads have pools of their own."""
+    if not triton_jit.available(cache.device) or isinstance(cache, TwoPoolCache):
+        log.warning("Decode runs through torch: %s", triton_jit.unavailable_reason() or "two-pool cache")
+        return None
+    from engine.cuda.graph_decode import GraphDecoder
+
+    graphs = GraphDecoder(decoder, cache, config.sparsity.scorer, context)
+    graphs.capture(progress)
+    return graphs
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig, device: str) -> tuple[int, Rope]:
@@ -128,8 +150,14 @@ def _choose_decode_weights(
 ) -> tuple[Decoder, str, str, float]:
     """(decoder, name, reason, logit error). A format that was asked for and cannot be had is an error."""
     asked = config.decode_weights
-    if asked == "f32" or config.device != "cpu":
-        return dense, "f32", "asked for" if asked == "f32" else "packed weights are for the CPU", 0.0
+    if torch.device(config.device).type != "cpu":
+        return card_weights(config, dense, progress)
+    if asked in ("bf16", "fp8"):
+        raise UnsupportedModelError(
+            f"Weights as {asked} are for a graphics card.", "Use decode weights 'auto', 'f32', 'int8' or 'int4'."
+        )
+    if asked == "f32":
+        return dense, "f32", "asked for", 0.0
     missing = {"int8": not int8_is_available(), "int4": not (int4_is_available() and int8_is_available())}
     if asked != "auto":
         if missing[asked]:
@@ -158,13 +186,27 @@ def _choose_decode_weights(
     return dense, "f32", "; ".join(refused), 0.0
 
 
+def card_weights(config: EngineConfig, dense: Decoder, progress: Progress) -> tuple[Decoder, str, str, float]:
+    """As `_choose_decode_weights`, for a card."""
+    asked = config.decode_weights
+    if asked in ("f32", "int8"):
+        raise UnsupportedModelError(
+            f"Weights as {asked} are for the CPU.", "Use decode weights 'auto', 'bf16', 'fp8' or 'int4'."
+        )
+    if asked in ("auto", "bf16"):
+        return dense, "bf16", "asked for" if asked == "bf16" else "as the model has them", 0.0
+    packed = pack_for_card(dense, asked, lambda share: progress("packing", share))
+    return packed, asked, "asked for", logit_error(packed, dense, config.kv_format)
+
+
 def logit_error(packed: Decoder, dense: Decoder, kv_format: str, tokens: int = 16) -> float:
     """RMS of the difference of the logits after `tokens` fixed tokens, divided by the RMS of the dense logits."""
     vocab = dense.config.vocab_size
     ids = [(7919 * (i + 1)) % vocab for i in range(tokens)]
     logits = []
     for decoder in (dense, packed):
-        cache, sequence = KvCache(dense.config, kv_format, -(-tokens // PAGE), -(-tokens // PAGE)), Sequence()
+        pages = -(-tokens // PAGE)
+        cache, sequence = KvCache(dense.config, kv_format, pages, pages, str(dense.embed.device)), Sequence()
         cache.prepare(sequence, tokens)
         prefill_chunk(decoder, cache, sequence, ids[:-1], lambda: None)
         logits.append(decode_token(decoder, cache, sequence, ids[-1], lambda: None))

@@ -11,7 +11,7 @@ stream is float32. Where keys and values are kept is the caller's business: it p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -21,6 +21,8 @@ from kernels.linear import Weight, activation_dtype, linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
+
+Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 class Attention(Protocol):
@@ -32,6 +34,17 @@ class Attention(Protocol):
 
     def attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         """q [t, heads, d] -> [t, heads, d], after `append` for the same layer."""
+        ...
+
+
+@runtime_checkable
+class FusedAttention(Attention, Protocol):
+    """One that rotates and appends in one launch, on a card."""
+
+    def rotate_and_append(
+        self, layer: int, qkv: torch.Tensor, norms: tuple[torch.Tensor | None, torch.Tensor | None], angles: Angles
+    ) -> torch.Tensor:
+        """qkv [t, (heads + 2 kv_heads) * d]; norms of q's and k's heads; cos and sin [t, d] -> q [t, heads, d]."""
         ...
 
 
@@ -79,8 +92,12 @@ class Decoder:
         x, delta = self.embed[ids].float(), None
         for index, layer in enumerate(layers):
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
-            q, k, v = self.qkv(layer, normed, angles)
-            attention.append(index, k, v)
+            if isinstance(attention, FusedAttention):
+                norms = layer.q_norm, layer.k_norm
+                q = attention.rotate_and_append(index, linear(normed, layer.qkv), norms, angles)
+            else:
+                q, k, v = self.qkv(layer, normed, angles)
+                attention.append(index, k, v)
             if kv_only and index == len(layers) - 1:
                 return x
             delta = linear(attention.attend(index, q).flatten(1), layer.o)
@@ -91,7 +108,7 @@ class Decoder:
         return x if delta is None else x + delta
 
     def qkv(
-        self, layer: LayerWeights, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
+        self, layer: LayerWeights, x: torch.Tensor, angles: Angles
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q [t, heads, d], k and v [t, kv_heads, d] from the normed x [t, hidden]; q and k rotated."""
         config = self.config

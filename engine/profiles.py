@@ -27,6 +27,8 @@ from kernels import cpu_jit
 
 _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
 _LARGEST_CHUNK = 512
+_CARD_CHUNK_FLOPS = 1.2e14  # work of all matrices on one chunk: some 0.2 s at 600 TFLOP/s
+_LARGEST_CARD_CHUNK = 8192
 _MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
 _CAPACITY_CONTEXTS = 4
 _EXACT_SHARE = 4  # packed formats: one exact page for so many packed ones
@@ -83,11 +85,15 @@ def keep_compiled_kernels(folder: Path) -> None:
     cpu_jit.keep_compiled(folder)
 
 
-def prefill_chunk_tokens(model: ModelConfig) -> int:
-    """A power of two from 32 to 512, so small that a layer of one chunk takes well under 300 ms: Stop waits for it."""
+def prefill_chunk_tokens(model: ModelConfig, device: str = "cpu") -> int:
+    """A power of two, so small that Stop waits well under 300 ms: on a CPU for a layer of one chunk, from 32 to 512
+    tokens; on a card, where all layers of a chunk are under way at once, for the whole of it, from 256 to 8192."""
     d = model.head_dim
     matrices = model.hidden_size * (d * 2 * (model.heads + model.kv_heads) + 3 * model.ffn_size)
-    return max(32, min(_LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
+    if torch.device(device).type == "cpu":
+        return max(32, min(_LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
+    work = 2 * matrices * model.layers
+    return max(256, min(_LARGEST_CARD_CHUNK, 2 ** int(math.log2(_CARD_CHUNK_FLOPS / work))))
 
 
 def exact_pages(pages: int, chunk: int) -> int:
@@ -101,7 +107,7 @@ def capacity_tokens(
     """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
-    split, chunk = head_split(config), config.prefill_chunk or prefill_chunk_tokens(model)
+    split, chunk = head_split(config), config.prefill_chunk or prefill_chunk_tokens(model, device)
     heads = split.heads(False) if split else None
     token = bytes_per_token(model, config.kv_format, scorers, heads)
     budget = int(free_memory(device) * _MEMORY_SHARE) - _window_bytes(config, model, chunk)
@@ -157,7 +163,7 @@ def kv_sizes(
     """
     capacity = capacity_tokens(config, model, context, device, scorers)
     pages, wanted = -(-capacity // PAGE), -(-context // PAGE)
-    chunk, cold, split = config.prefill_chunk or prefill_chunk_tokens(model), 0, head_split(config)
+    chunk, cold, split = config.prefill_chunk or prefill_chunk_tokens(model, device), 0, head_split(config)
     if wanted > pages and demoted_formats(model, config.kv_format):
         heads = split.heads(False) if split else None
         token, exact = (bytes_per_token(model, name, scorers, heads) for name in (config.kv_format, "bf16"))

@@ -20,8 +20,11 @@ class Rope:
 
     def angles(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of the positions start to end - 1, float32 [t, head_dim], as `kernels.rope` takes them."""
-        positions = torch.arange(start, end, dtype=torch.float32, device=self.inv_freq.device)
-        angles = positions[:, None] * self.inv_freq
+        return self.at(torch.arange(start, end, device=self.inv_freq.device))
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `angles`, of integer `positions` [t] on the device of the frequencies."""
+        angles = positions.float()[:, None] * self.inv_freq
         cos, sin = angles.cos() * self.amplitude, angles.sin() * self.amplitude
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 

@@ -23,6 +23,8 @@ class Sampler:
     def next(self, logits: torch.Tensor) -> int:
         """logits float32 [vocab] -> token id."""
         rules = self.sampling
+        if rules.temperature == 0 and rules.repetition_penalty == 1:
+            return int(logits.argmax())
         logits = logits.cpu()
         if rules.repetition_penalty != 1 and self._answer:
             seen = torch.tensor(sorted(set(self._answer)))

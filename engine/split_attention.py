@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import torch
 
-from engine.attention import AttentionPlan, DecodeAttention, PrefillAttention, SharedLists
+from engine.attention import AttentionPlan, CardPrefillAttention, DecodeAttention, PrefillAttention, SharedLists
 from engine.cache import PAGE, KvCache, Sequence
 from engine.errors import EngineError
 from engine.model import Attention
 from engine.patterns.policy import WindowPolicy
 from engine.two_pools import TwoPoolCache
+from kernels import triton_jit
 
 
 def attend_prefill(
@@ -23,6 +24,8 @@ def attend_prefill(
 ) -> Attention:
     """How the next `tokens` tokens of a prepared sequence attend."""
     if not isinstance(cache, TwoPoolCache):
+        if triton_jit.available(cache.device):
+            return CardPrefillAttention(cache, sequence, tokens, dtype, poll, plan)
         return PrefillAttention(cache, sequence, tokens, dtype, poll, plan)
     gone, window, policy = cache.split.gone(sequence.length), cache.window_of(sequence), plan.reading.retrieval
     newest = WindowPolicy(policy, gone)

@@ -13,7 +13,6 @@ import torch
 from engine.attention import AttentionPlan
 from engine.cache import PAGE, SPARSE_DECODE, Sequence
 from engine.config import Sampling
-from engine.decode import decode_token
 from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
 from engine.prefill import chunk_ends, prefill_chunk
 from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, read_alike, restore
@@ -257,7 +256,7 @@ class Turn:
     def _step(self, token: int) -> torch.Tensor:
         started = time.perf_counter()
         self.room.grow(self.live.length + 1)
-        logits = decode_token(self.engine.decoder, self.engine.cache, self.live, token, self._poll, self.plan)
+        logits = self.engine.decode(self.live, token, self._poll, self.plan)
         self.step_seconds.append(time.perf_counter() - started)
         return logits
 

@@ -52,6 +52,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser.add_argument("--reading-budget", metavar="N", help="tokens read by each query block of the prompt")
     parser.add_argument("--decode-only", action="store_true", help="read densely, once; sparse modes only answer")
     parser.add_argument("--prefill-only", action="store_true", help="answer densely; sparse modes only read")
+    parser.add_argument("--without-gates", action="store_true", help="sparse modes also with no head streaming")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a device of torch such as cuda")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="other samples for another number")
     parser.add_argument("--out", metavar="DIR", help="folder for results.json, samples.jsonl and PNG plots")
@@ -125,8 +126,9 @@ def _plan(args: argparse.Namespace, settings: Settings) -> Plan:
         budgets = [settings.sparsity_budget]
     if not scorers and settings.origin("sparsity.score") != "default":
         scorers = [settings.sparsity_score]
+    gates = (True, False) if args.without_gates else (True,)
     apart = settings.sparsity_streaming_ratio is not None  # then the engine may keep less than `exact` reads
-    groups, dense = plan_ways(modes, formats, budgets, scorers, parts or ["both"], apart)
+    groups, dense = plan_ways(modes, formats, budgets, scorers, parts or ["both"], apart, gates)
     return Plan(lengths, choose_tasks(tasks), args.samples, groups, dense, args.seed)
 
 

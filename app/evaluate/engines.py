@@ -37,6 +37,7 @@ def engine_loader(
         sparsity = replace(sparsity_of(settings), **chosen) if way.sparse else Sparsity()
         # EngineConfig checks the format.
         config = replace(engine_config(settings, model), kv_format=way.format, device=device, sparsity=sparsity)  # pyright: ignore[reportArgumentType]
+        config = config if way.gates else replace(config, gates=None)
         try:
             return Engine.load(config)
         except ValueError:

@@ -24,7 +24,7 @@ class Way:
     """How documents are read and answered: one row of the table.
 
     `mode` answers, `reading` reads the prompt; `budget`: tokens attended, `scorer`: how KV pages are chosen, None as
-    the engine has them.
+    the engine has them. `gates`: whether heads stream by the model's gates, if it has any.
     """
 
     mode: str
@@ -32,6 +32,7 @@ class Way:
     reading: str = DENSE_MODE
     budget: int | None = None
     scorer: str | None = None
+    gates: bool = True
 
     @property
     def policy(self) -> str:
@@ -39,7 +40,8 @@ class Way:
         name = self.mode if self.mode == self.reading else f"{self.mode} (decode only)"
         if self.mode == DENSE_MODE != self.reading:
             name = f"{self.reading} (prefill only)"
-        return " ".join(str(part) for part in (name, self.budget, self.scorer) if part)
+        parts = (name, self.budget, self.scorer, "" if self.gates else "without gates")
+        return " ".join(str(part) for part in parts if part)
 
     @property
     def sparse(self) -> bool:

@@ -34,6 +34,7 @@ class Row:
     format: str
     budget: int | None
     scorer: str | None
+    gates: bool
     length: int
     task: str
     samples: int
@@ -53,7 +54,7 @@ class Row:
 
     @property
     def way(self) -> Way:
-        return Way(self.mode, self.format, self.reading, self.budget, self.scorer)
+        return Way(self.mode, self.format, self.reading, self.budget, self.scorer, self.gates)
 
 
 def summarize(results: Results) -> list[Row]:
@@ -99,6 +100,7 @@ def _row(records: list[Record], dense: Dense, counts: bool) -> Row:
         format=way.format,
         budget=way.budget,
         scorer=way.scorer,
+        gates=way.gates,
         length=records[0].length,
         task=records[0].task,
         samples=len(records),
@@ -130,6 +132,7 @@ def _average(rows: list[Row], groups: list[list[Record]], dense: Dense) -> Row:
         format=first.format,
         budget=first.budget,
         scorer=first.scorer,
+        gates=first.gates,
         length=first.length,
         task=AVERAGE,
         samples=sum(row.samples for row in rows),

@@ -80,11 +80,12 @@ def plan_ways(
     scorers: Sequence[str] = (),
     parts: Sequence[Part] = ("both",),
     apart: bool = False,
+    gates: Sequence[bool] = (True,),
 ) -> tuple[tuple[tuple[Way, ...], ...], Way]:
     """(groups of ways, dense). Dense is `exact` over bf16 (f32 if only that is asked for), asked for or not.
 
-    Budget and scorer belong to an engine, so each pair of them is a group, and `exact` is in the first one of a format,
-    or with `apart` in one of its own.
+    Budget, scorer and gates belong to an engine, so each combination of them is a group, and `exact` is in the first
+    one of a format, or with `apart` in one of its own.
     """
     dense = Way(DENSE_MODE, "f32" if "f32" in formats and "bf16" not in formats else "bf16")
     sparse = [mode for mode in dict.fromkeys(modes) if mode != DENSE_MODE]
@@ -94,8 +95,8 @@ def plan_ways(
         if exact and apart:
             groups.append((*exact,))
             exact = []
-        variants = list(product(dict.fromkeys(budgets) or [None], dict.fromkeys(scorers) or [None]))
-        for budget, scorer in variants:
+        variants = product(dict.fromkeys(budgets) or [None], dict.fromkeys(scorers) or [None], dict.fromkeys(gates))
+        for budget, scorer, streams in variants:
             ways = [
                 Way(
                     DENSE_MODE if part == "prefill" else mode,
@@ -103,6 +104,7 @@ def plan_ways(
                     DENSE_MODE if part == "decode" else mode,
                     budget,
                     scorer,
+                    streams,
                 )
                 for part in parts
                 for mode in sparse

@@ -7,6 +7,7 @@ positions alone are computed once for all of them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 
@@ -117,6 +118,12 @@ class BlockContext:
     def all_heads(self, mask: torch.Tensor) -> torch.Tensor:
         """bool [blocks, pages] -> [kv_heads, blocks, pages]."""
         return mask.expand(self.kv_heads, -1, -1)
+
+
+def block_edges(start: int, end: int, size: int) -> list[tuple[int, int]]:
+    """(first position, end) of the blocks that `QueryBlocks.chunk` makes."""
+    cuts = [start, *range(start - start % size + size, end, size), end]
+    return list(pairwise(cuts))
 
 
 def decode_queries(q: torch.Tensor, kv_heads: int) -> torch.Tensor:

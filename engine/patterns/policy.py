@@ -140,14 +140,17 @@ class AttentionPolicy:
         """
         if self.named is not None:
             return self.named
+        budget = self.selected(layer, length)
+        return DENSE if budget is None else self._answering(budget)
+
+    def selected(self, layer: int, length: int) -> int | None:
+        """The budget in tokens that `answering` of a mode selects by, None where it attends to everything."""
         if self.mode == "exact":
-            return DENSE
+            return None
         budget = self.budget(length)
         if layer < FIRST_LAYERS:
-            return DENSE if length <= FIRST_DENSE else self._answering(max(FIRST_BUDGET, budget))
-        if length <= budget or length < self.sparsity.crossover:
-            return DENSE
-        return self._answering(budget)
+            return None if length <= FIRST_DENSE else max(FIRST_BUDGET, budget)
+        return None if length <= budget or length < self.sparsity.crossover else budget
 
     @cached_property
     def retrieval(self) -> "AttentionPolicy":

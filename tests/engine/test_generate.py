@@ -243,7 +243,7 @@ def test_cancel_during_decode_shows_what_was_held_back(tmp_path, monkeypatch):
             cancel.set()
         return decode_token(*arguments)
 
-    monkeypatch.setattr("engine.turn.decode_token", decode)
+    monkeypatch.setattr("engine.engine.decode_token", decode)
     stopped = turn(engine, ids, sampling=Sampling(max_tokens=40, stop=(stop,)), cancel=cancel)
     assert stopped.stats.finish_reason == "cancelled"
     assert stopped.stats.output_tokens == len(stopped.ids) == 3

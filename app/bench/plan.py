@@ -1,0 +1,34 @@
+"""What a benchmark is to measure, checked before a card is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.bench.shapes import SHAPES
+
+WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What to measure on one shape with one kind of weights."""
+
+    shape: str
+    weights: str
+    lengths: tuple[int, ...]
+    what: tuple[str, ...]
+    modes: tuple[str, ...]
+    formats: tuple[str, ...]
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for field, names in (("what", ("tpot", "ttft")), ("modes", ("exact", "balanced", "fast"))):
+            wrong = [name for name in getattr(self, field) if name not in names]
+            if wrong:
+                raise ValueError(f"{field}: got {wrong[0]!r}, need {', '.join(names)}")
+        for field, value, names in (("shape", self.shape, SHAPES), ("weights", self.weights, WEIGHT_BYTES)):
+            if value not in names:
+                raise ValueError(f"{field}: got {value!r}, need {', '.join(names)}")
+        wrong_length = [length for length in self.lengths if length < 128 or length % 64]
+        if wrong_length:
+            raise ValueError(f"lengths: got {wrong_length[0]}, need multiples of 64 from 128")

@@ -1,0 +1,58 @@
+"""Time to the first token: a whole prompt through the engine's own chunks, then one decode step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from app.bench.context import make_cache
+from engine.attention import AttentionPlan
+from engine.cache import Sequence
+from engine.cuda.graph_decode import GraphDecoder
+from engine.kv_memory import SCORERS
+from engine.model import Decoder
+from engine.patterns import AttentionPolicy, Sparsity, tail_start
+from engine.prefill import chunk_ends, prefill_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class TtftRow:
+    """read_share: of the KV pages that the prompt's query blocks could have read."""
+
+    mode: str
+    kv_format: str
+    length: int
+    ttft_s: float
+    read_share: float
+    peak_gib: float
+
+
+def measure_ttft(
+    decoder: Decoder, kv_format: str, length: int, mode: str, chunk: int, sparsity: Sparsity | None = None
+) -> TtftRow:
+    """After a short prompt that warms up; the cache is made beforehand, as it is when an app has loaded its model."""
+    sparsity = sparsity or Sparsity()
+    device, config = decoder.embed.device, decoder.config
+    cache = make_cache(config, kv_format, length + chunk, device, chunk)
+    graphs = GraphDecoder(decoder, cache, SCORERS[0], length + chunk)
+    graphs.capture()
+    ids = torch.randint(0, config.vocab_size, (length,), generator=torch.Generator().manual_seed(2)).tolist()
+    policy = AttentionPolicy(mode, sparsity, config.layers)
+    seconds, plan = 0.0, AttentionPlan()
+    for tokens in (min(length, 2 * chunk + 129), length):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        plan = AttentionPlan(policy, policy, tail_start(tokens))
+        started, sequence = time.perf_counter(), Sequence()
+        cache.prepare(sequence, tokens if not cache.packs else 0, tokens)
+        for end in chunk_ends(0, tokens - 1, chunk):
+            cache.prepare(sequence, end)
+            prefill_chunk(decoder, cache, sequence, ids[sequence.length : end], lambda: None, plan)
+        cache.prepare(sequence, tokens)
+        int(graphs.step(sequence, ids[tokens - 1], plan).argmax())
+        seconds = time.perf_counter() - started
+        cache.free(sequence)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    return TtftRow(mode, kv_format, length, seconds, plan.counts.reading.share, peak)

@@ -1,0 +1,90 @@
+"""`unabridged bench`: how fast is the engine on this card, at which length, and how far from what the card can give?"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app import environment
+from app.commands.common import StatusLine, add_json_flag, print_json, print_table
+from app.errors import AppError, WrongUse
+from app.units import parse_length
+
+if TYPE_CHECKING:
+    from app.bench.run import Row
+
+_DESCRIPTION = """\
+Times decode and prefill on random weights of a named shape over random KV: speed does not depend on what is in them.
+Each figure stands beside what the card was just measured to give, and beside the KV pages that were read for it.
+
+unabridged bench --shape llama-3-8b --lengths 8k,128k
+unabridged bench --shape qwen3-4b --weights int4 --formats k3v3 --lengths 32k,320k --what tpot
+"""
+
+
+def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "bench", parents=[everywhere], help="measure speed on a graphics card", description=_DESCRIPTION
+    )
+    parser.add_argument("--shape", default="llama-3-8b", metavar="NAME", help="of the model (llama-3-8b)")
+    parser.add_argument("--weights", default="fp8", metavar="NAME", help="bf16, fp8 or int4 (fp8)")
+    parser.add_argument("--lengths", default="8k,32k,128k", metavar="LIST", help="tokens of context")
+    parser.add_argument("--what", default="tpot,ttft", metavar="LIST", help="tpot, ttft")
+    parser.add_argument("--modes", default="exact,balanced", metavar="LIST", help="exact, balanced, fast")
+    parser.add_argument("--formats", default="bf16", metavar="LIST", help="KV formats")
+    parser.add_argument("--out", metavar="DIR", help="folder for bench.json and bench.csv")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    environment.clean()
+    from app.bench.plan import BenchPlan
+    from kernels import triton_jit
+
+    try:
+        plan = BenchPlan(
+            args.shape, args.weights, tuple(map(parse_length, _list(args.lengths))), _list(args.what),
+            _list(args.modes), _list(args.formats),
+        )  # fmt: skip
+    except ValueError as error:
+        raise WrongUse(f"{str(error).capitalize()}.", "`unabridged bench --help` shows how to use it.") from error
+    if reason := triton_jit.unavailable_reason():
+        raise AppError(f"There is nothing to measure here: {reason}.", "It needs an NVIDIA card and Triton.")
+    from app.bench.run import as_json, as_table, measure
+
+    line, rows = StatusLine(), []
+    try:
+        limits, measured = measure(plan, line.show)
+        for row in measured:
+            rows.append(row)
+    finally:
+        line.clear()
+    import torch
+
+    found = as_json(plan, torch.cuda.get_device_name(), limits, rows)
+    if args.out:
+        _write(Path(args.out).expanduser(), found, rows)
+    if args.json:
+        print_json(found)
+    else:
+        print_table(as_table(rows))
+    return 0
+
+
+def _write(folder: Path, found: dict[str, Any], rows: list[Row]) -> None:
+    from dataclasses import asdict
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    with (folder / "bench.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(asdict(rows[0])) if rows else ["what"])
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
