@@ -1,4 +1,4 @@
-"""Recorded decode steps on a card: as launched one by one, the same bits each time, and nothing waits for the device."""
+"""Recorded decode steps on a card: as launched one by one, and the same bits each time."""
 
 import pytest
 import torch
