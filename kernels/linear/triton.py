@@ -24,12 +24,14 @@ _WARP_WORDS = 128  # 32 threads times 16 bytes
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Of a program. `outs`: output rows; `steps`: loads of each of them that are under way together; `warps` share a
-    row; `rows`: at most so many of x, further ones are left to programs that find the weights in the cache."""
+    row; `rows`: at most so many of x, further ones are left to programs that find the weights in the cache;
+    `streamed`: weights go past the first cache, which then keeps x."""
 
     outs: int
     steps: int
     warps: int
     rows: int = 4
+    streamed: bool = False
 
 
 @lru_cache
@@ -66,7 +68,7 @@ def matvec(
         rows, outs, inner,
         FP8=fp8, HARDWARE=_converts_fp8(x.device), BIASED=bias is not None, GATED=gated, ROWS=together, GROUPS=groups,
         OUTS=tile.outs, STEPS=tile.steps, BLOCK=block, EVEN=inner % (block * tile.steps * (4 if fp8 else 2)) == 0,
-        num_warps=tile.warps,
+        CACHE=".cg" if tile.streamed else "", num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -81,6 +83,7 @@ def _matvec_kernel(
     x, weight, scales, bias, out, rows, outs, inner,
     FP8: tl.constexpr, HARDWARE: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr,
     GROUPS: tl.constexpr, OUTS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr,
+    CACHE: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // GROUPS
     first = tl.program_id(0) % GROUPS * ROWS
@@ -99,13 +102,13 @@ def _matvec_kernel(
             at = start + step * BLOCK + tl.arange(0, BLOCK)
             for o in tl.static_range(OUTS):
                 row = _weight_row(tile, o, outs, OUTS, GATED).to(tl.int64)
-                loaded += (_load(weight + row * words + at, at < words, EVEN),)
+                loaded += (_load(weight + row * words + at, at < words, EVEN, CACHE),)
         for step in tl.static_range(STEPS):
             at = start + step * BLOCK + tl.arange(0, BLOCK)
             xs = ()
             for r in tl.static_range(ROWS):
                 row = tl.minimum(first + r, rows - 1)
-                xs += _x_of(_load(x_words + row * words + at, at < words, EVEN), FP8)
+                xs += _x_of(_load(x_words + row * words + at, at < words, EVEN, ""), FP8)
             added = ()
             for o in tl.static_range(OUTS):
                 ws = _weights_of(loaded[step * OUTS + o], FP8, HARDWARE)
@@ -130,11 +133,11 @@ def _matvec_kernel(
 
 
 @triton.jit
-def _load(pointers, inside, EVEN: tl.constexpr):
+def _load(pointers, inside, EVEN: tl.constexpr, CACHE: tl.constexpr):
     if EVEN:
-        return tl.load(pointers)
+        return tl.load(pointers, cache_modifier=CACHE)
     else:
-        return tl.load(pointers, inside, 0)
+        return tl.load(pointers, inside, 0, cache_modifier=CACHE)
 
 
 @triton.jit
