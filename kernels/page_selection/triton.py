@@ -24,7 +24,8 @@ _MOST = tl.constexpr(0x7F7FFFFF)  # the key of the largest finite float32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`chunk`: pages looked at together, up to 16384. `digit`: bits of a key found in one pass."""
+    """`chunk`: pages looked at together, up to 16384; up to so many stay in registers during the search. `digit`: bits
+    of a key found in one pass."""
 
     chunk: int
     digit: int
@@ -32,7 +33,7 @@ class Config:
 
 
 def configuration(capacity: int) -> Config:
-    if capacity <= 4096:
+    if capacity <= 1024:
         return Config(chunk=1024, digit=3, num_warps=8)
     return Config(chunk=2048, digit=3, num_warps=16)
 
@@ -82,12 +83,12 @@ def _threshold(scores, begin, end, count, CHUNK: tl.constexpr, DIGIT: tl.constex
     way = tl.arange(0, 1 << DIGIT)
     low, here, above = -_MOST - 1, end - begin, 0  # `here` keys are at least low, `above` at least the range's end
     shift = 32 - DIGIT
+    first = _candidate_keys(scores, begin, end, CHUNK)  # for all passes; most contexts have no more
     while (here != count) & (shift >= 0):
         candidates = low + (way << shift)
-        reached = tl.zeros([CHUNK, 1 << DIGIT], tl.int32)
-        for start in range(begin, end, CHUNK):
-            page = start + tl.arange(0, CHUNK)
-            key = tl.where(page < end, _keys(scores, page, page < end), _SMALLEST)
+        reached = (first[:, None] >= candidates[None, :]).to(tl.int32)
+        for start in range(begin + CHUNK, end, CHUNK):
+            key = _candidate_keys(scores, start, end, CHUNK)
             reached += (key[:, None] >= candidates[None, :]).to(tl.int32)
         counts = tl.sum(reached, 0)
         enough = counts >= count
@@ -97,6 +98,13 @@ def _threshold(scores, begin, end, count, CHUNK: tl.constexpr, DIGIT: tl.constex
         shift = tl.where(shift > DIGIT, shift - DIGIT, tl.where(shift > 0, 0, -1))
     exactly = here == count
     return tl.where(exactly, low - 1, low), tl.where(exactly, 0, count - above)
+
+
+@triton.jit
+def _candidate_keys(scores, start, end, CHUNK: tl.constexpr):
+    """Keys of CHUNK pages from `start` on, below every candidate from `end` on."""
+    page = start + tl.arange(0, CHUNK)
+    return tl.where(page < end, _keys(scores, page, page < end), _SMALLEST)
 
 
 @triton.jit(do_not_specialize_on_alignment=["length", "budget", "streaming", "starts", "ends", "pages"])

@@ -110,9 +110,9 @@ def test_of_equal_scores_the_lower_pages_win(value: float) -> None:
 
 
 def test_the_chosen_configurations(random: torch.Generator) -> None:
-    for capacity in (2100, 4200):  # some chunks of each
+    for capacity, pages in ((900, 800), (2100, 2040), (4300, 4250)):
         scores = torch.randn(1, capacity, generator=random)
-        arguments = scores, 2080 * 64 - 9, 64, 64, 256
+        arguments = scores, pages * 64 - 9, 64, 64, 256
         assert selected(*arguments, config=None) == listed(expected_mask(*arguments, None))
 
 
