@@ -31,7 +31,7 @@ class Config:
 
 
 def configuration(head_dim: int) -> Config:
-    return Config(rows=64, num_warps=4) if head_dim <= 128 else Config(rows=32, num_warps=4)
+    return Config(rows=64 if head_dim <= 128 else 32, num_warps=8)
 
 
 def score_pages(
