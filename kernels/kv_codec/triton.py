@@ -34,7 +34,6 @@ _LARGEST = tl.constexpr(65504.0)  # of float16
 _LARGEST_FLOAT8 = tl.constexpr(448.0)  # of e4m3
 _SMALLEST_SCALE = tl.constexpr(2.0**-20)
 _TO_INTEGER = tl.constexpr(8388608.0)  # 2**23: added to a number from 0 to 255, leaves it rounded in the low byte
-_TOKENS = tl.constexpr(PAGE)
 
 
 def pack_into(
