@@ -25,7 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.kv_codec.formats import PAGE, PackedFormat, PackedPages
+from kernels.kv_codec.formats import PackedFormat, PackedPages
 
 if TYPE_CHECKING:
     from kernels.decode_attention.paged import PagedKv
