@@ -20,10 +20,15 @@ class Sampler:
         self._generator = torch.Generator()
         self._generator.manual_seed(secrets.randbits(63) if sampling.seed is None else sampling.seed)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it always takes the likeliest token."""
+        return self.sampling.temperature == 0 and self.sampling.repetition_penalty == 1
+
     def next(self, logits: torch.Tensor) -> int:
         """logits float32 [vocab] -> token id."""
         rules = self.sampling
-        if rules.temperature == 0 and rules.repetition_penalty == 1:
+        if self.greedy:
             return int(logits.argmax())
         logits = logits.cpu()
         if rules.repetition_penalty != 1 and self._answer:

@@ -21,6 +21,7 @@ from engine.room import Room
 from engine.sampling import Sampler, StopFilter
 from engine.snapshot import SnapshotReader, block_kind
 from engine.split_attention import check_plan
+from engine.steps import AheadSteps, SampledSteps, Steps
 from kernels import cpu_jit
 
 if TYPE_CHECKING:
@@ -189,15 +190,16 @@ class Turn:
 
     def _decode(self):
         engine = self.engine
-        sampler, filter, detokenizer = Sampler(self.sampling), StopFilter(self.sampling.stop), engine.tokenizer.stream()
+        filter, detokenizer = StopFilter(self.sampling.stop), engine.tokenizer.stream()
         if self.live.length:
             self._keep(self.live.length, pin=False)
-        logits = self._step(self.prompt[-1])
+        steps = self._steps()
+        self._feed(steps, self.prompt[-1])
         self.computed += 1
         yield self._prefilled()
         while True:
             started = time.perf_counter()
-            token = sampler.next(logits)
+            token = steps.next()
             self.answered += 1
             ended = token in engine.tokenizer.eos_ids or token in engine.model.eos_ids
             text, stopped = filter.push("" if ended else detokenizer.push(token))
@@ -212,7 +214,7 @@ class Turn:
             if reason is not None:
                 return reason
             try:
-                logits = self._step(token)
+                self._feed(steps, token)
             except Cancelled:
                 if held:
                     yield Token(token, self._tail(text, filter, detokenizer)[0])
@@ -229,15 +231,20 @@ class Turn:
             pass
         if self.live.length:
             self._keep(self.live.length, pin=False)
-        nll, matches, logits = 0.0, 0, self._step(self.prompt[-1])
+        nlls, matches, logits = [], [], self._step(self.prompt[-1])
         for number, token in enumerate(continuation, 1):
-            nll += float(torch.logsumexp(logits, 0) - logits[token])
-            matches += int(logits.argmax()) == token
+            nlls.append(torch.logsumexp(logits, 0) - logits[token])
+            matches.append(logits.argmax() == token)
             if number < len(continuation):
                 logits = self._step(token)
-        counts = self.plan.counts
+        counts, nll = self.plan.counts, float(torch.stack(nlls).double().sum())  # a card is waited for once, here
         return Score(
-            nll, len(continuation), matches, counts.answering.share, counts.selecting.share, counts.reading.share
+            nll,
+            len(continuation),
+            int(torch.stack(matches).sum()),
+            counts.answering.share,
+            counts.selecting.share,
+            counts.reading.share,
         )
 
     def _reason(self, stopped: bool) -> FinishReason | None:
@@ -253,12 +260,20 @@ class Turn:
         more, stopped = filter.push(detokenizer.flush())
         return text + more + ("" if stopped else filter.flush()), stopped
 
+    def _steps(self) -> Steps:
+        sampler, graphs = Sampler(self.sampling), self.engine.graphs
+        if graphs is None or graphs.refusal(self.plan) is not None or not sampler.greedy:
+            return SampledSteps(self._step, sampler)
+        return AheadSteps(graphs, self.live, self.plan, self.room.grow, self._poll, self.sampling.max_tokens)
+
     def _step(self, token: int) -> torch.Tensor:
-        started = time.perf_counter()
         self.room.grow(self.live.length + 1)
-        logits = self.engine.decode(self.live, token, self._poll, self.plan)
+        return self.engine.decode(self.live, token, self._poll, self.plan)
+
+    def _feed(self, steps: Steps, token: int) -> None:
+        started = time.perf_counter()
+        steps.feed(token)
         self.step_seconds.append(time.perf_counter() - started)
-        return logits
 
     def _time_token(self, started: float) -> None:
         now = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -14,6 +15,7 @@ from engine.cuda.graph_decode import GraphDecoder
 from engine.kv_memory import SCORERS
 from engine.model import Decoder
 from engine.patterns import AttentionPolicy, Sparsity
+from engine.steps import AheadSteps
 
 STEPS = 64
 _WARM_UP = 4
@@ -40,7 +42,7 @@ def measure_tpot(
     """One cache, all `modes` over it."""
     sparsity = sparsity or Sparsity()
     device, layers = decoder.embed.device, decoder.config.layers
-    room = length + (STEPS + _WARM_UP + 2) * (len(modes) + 1)
+    room = length + (STEPS + _WARM_UP + 4) * (len(modes) + 1)
     cache = make_cache(decoder.config, kv_format, room, device)
     graphs = GraphDecoder(decoder, cache, SCORERS[0], room)
     graphs.capture()
@@ -48,21 +50,23 @@ def measure_tpot(
     rows = []
     for mode in modes:
         plan = AttentionPlan(answering=AttentionPolicy(mode, sparsity, layers))
-        cache.prepare(sequence, sequence.length + STEPS + _WARM_UP + 2)
+        cache.prepare(sequence, sequence.length + STEPS + _WARM_UP + 4)
 
-        def step(token: int = 1, plan: AttentionPlan = plan) -> int:
-            return int(graphs.step(sequence, token, plan).argmax())
+        def nothing(length: int = 0) -> None:
+            pass
 
-        token = 1
+        steps = AheadSteps(graphs, sequence, plan, nothing, nothing, STEPS + _WARM_UP + 1)
+        steps.feed(1)
         for _ in range(_WARM_UP):
-            token = step(token)
+            steps.feed(steps.next())
         torch.cuda.synchronize()
         started = time.perf_counter()
         for _ in range(STEPS):
-            token = step(token)
+            steps.feed(steps.next())
         torch.cuda.synchronize()
         spent = time.perf_counter() - started
-        kernels, device_ms = _one_step(lambda: step(1))
+        steps.next()
+        kernels, device_ms = _one_step(partial(graphs.step, sequence, 1, plan))
         rows.append(
             TpotRow(
                 mode,
@@ -80,11 +84,12 @@ def measure_tpot(
 
 def _one_step(step: Callable[[], object]) -> tuple[int, float]:
     """(kernels, milliseconds on the device) of one step, by the profiler."""
+    from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         step()
         torch.cuda.synchronize()
-    events = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in profiled.events() or () if event.device_type == DeviceType.CUDA]
     kernels = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
     return len(kernels), sum(event.device_time_total for event in kernels) / 1000

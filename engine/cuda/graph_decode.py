@@ -5,6 +5,7 @@ kernels read. Each graph is one combination of how the first layers and the othe
 pages that are selected in the same step, or to those selected in an earlier one (`REUSE`, past 64k tokens).
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,7 @@ import torch
 
 from engine.attention import AttentionPlan
 from engine.cache import DECODE, PAGE, SPARSE_DECODE, KvCache, Sequence
+from engine.cuda.step_inputs import StepInputs
 from engine.model import Decoder, LayerWeights
 from engine.patterns import AttentionPolicy, MinMax, Scorer
 from engine.patterns.policy import FIRST_LAYERS, RECENT, SHARED_FROM, SINK
@@ -40,42 +42,37 @@ _KINDS: dict[type[Scorer], str] = {MeanStd: "mean_std", MinMax: "min_max"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs:
-    """Views into one int64 tensor of 4, so that a step is told everything in one copy."""
+class Step:
+    """A step that was launched: its input token, where known, and what is told when it is committed."""
 
-    all: torch.Tensor
-    host: torch.Tensor  # pinned
+    token: int | None
+    made_by: int
+    pages: int
+    variant: tuple[Reads, Reads]
+    chosen: "_Chosen"
 
-    @classmethod
-    def on(cls, device: torch.device) -> "_Inputs":
-        host = torch.zeros(4, dtype=torch.int64, pin_memory=device.type == "cuda")
-        return cls(torch.zeros(4, dtype=torch.int64, device=device), host)
+    def choice(self) -> int:
+        """The likeliest next token; waits for the step."""
+        self.chosen.done.synchronize()
+        return int(self.chosen.token)
 
-    @property
-    def token(self) -> torch.Tensor:
-        return self.all[0:1]
 
-    @property
-    def slot(self) -> torch.Tensor:
-        return self.all[1:2]
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A pinned int64 [1] that a step's choice is copied to, and the event behind that copy."""
 
-    def _small(self, place: int) -> torch.Tensor:
-        return self.all.view(torch.int32)[4 + place : 5 + place]
+    token: torch.Tensor
+    done: torch.cuda.Event
 
-    @property
-    def length(self) -> torch.Tensor:
-        return self._small(0)
 
-    @property
-    def budgets(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """In KV pages, of the first layers and of the others."""
-        return self._small(1), self._small(2)
+class _NoEvent:
+    """In place of an event where steps run at once, on a CPU."""
 
-    def send(self, token: int, slot: int, length: int, first: int, rest: int) -> None:
-        self.host[0], self.host[1] = token, slot
-        small = self.host.view(torch.int32)
-        small[4], small[5], small[6] = length, first, rest
-        self.all.copy_(self.host, non_blocking=True)
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
 
 
 class GraphDecoder:
@@ -90,7 +87,10 @@ class GraphDecoder:
         self._scale = config.head_dim**-0.5
         self._pages = -(-context // PAGE)
         layers, heads, pages = config.layers, config.kv_heads, self._pages
-        self._inputs = _Inputs.on(device)
+        self._inputs = StepInputs(device)
+        self._choice = torch.zeros(1, dtype=torch.int64, device=device)
+        self._chosen = [self._new_chosen() for _ in range(2)]
+        self._steps = 0
         self._table = torch.zeros(pages, dtype=torch.int32, device=device)
         self._table_host: list[int] = []
         self._streaming = torch.zeros(layers, heads, dtype=torch.uint8, device=device)
@@ -104,6 +104,7 @@ class GraphDecoder:
         self._scratch = make_scratch(1, config.heads, heads, config.head_dim, pages, device, mass=False)
         self._read = torch.zeros(2, dtype=torch.int64, device=device)  # KV pages listed in all layers, in later ones
         self._logits = torch.zeros(config.vocab_size, device=device)
+        self._reads: deque[torch.Tensor] = deque()  # of steps not yet committed
         self._made: tuple[AttentionPlan, int] | None = None
         self._graphs: dict[tuple[Reads, Reads], torch.cuda.CUDAGraph] = {}
 
@@ -127,7 +128,7 @@ class GraphDecoder:
         (page,) = self._cache.exact.take(1)
         self._table.fill_(page)
         self._table_host = []
-        self._inputs.send(0, page * PAGE, 1, 1, 1)
+        self._inputs.send(None, page * PAGE, 1, (1, 1))
         with torch.inference_mode():
             for number, variant in enumerate(VARIANTS):
                 side = torch.cuda.Stream()
@@ -146,7 +147,19 @@ class GraphDecoder:
     @torch.inference_mode()
     def step(self, sequence: Sequence, token: int, plan: AttentionPlan) -> torch.Tensor:
         """As `engine.decode.decode_token`; the logits stay valid until the next step."""
-        policy, position = plan.answering, sequence.length
+        self.commit(sequence, self.launch(sequence, token, plan, sequence.length), plan)
+        return self._logits
+
+    @torch.inference_mode()
+    def launch(self, sequence: Sequence, token: int | None, plan: AttentionPlan, position: int) -> Step:
+        """Begin the step of `token`, None for the one that the step before chose, at `position`: the length of
+        `sequence`, or one more while the step before is not committed. `commit` must follow, in order.
+
+        Where the step before completes a KV page, it has to be committed first: its page has no summary until then.
+        """
+        if position == sequence.length:
+            self._reads.clear()  # of a step that was begun and not wanted
+        policy = plan.answering
         length, pages = position + 1, position // PAGE + 1
         maker = policy.selection_position(position)
         budgets = [policy.selected(layer, maker + 1) for layer in (0, FIRST_LAYERS)]
@@ -154,7 +167,7 @@ class GraphDecoder:
         self._place(sequence, pages)
         place = sequence.table[position // PAGE]
         in_pages = [pages if budget is None else -(-budget // PAGE) for budget in budgets]
-        self._inputs.send(token, place * PAGE + position % PAGE, length, *in_pages)
+        self._inputs.send(token, place * PAGE + position % PAGE, length, (in_pages[0], in_pages[1]))
         if variant != ("dense", "dense"):
             self._set_streaming(policy)
         if "select" in variant:
@@ -164,17 +177,35 @@ class GraphDecoder:
             self._forward(*variant)
         else:
             graph.replay()
-        self._count(plan, pages, variant)
         sparse = any(reads != "dense" and n < pages for reads, n in zip(variant, in_pages)) or (
             variant[1] != "dense" and policy.streaming(FIRST_LAYERS) is not None
         )
-        self._cache.commit(sequence, [token], SPARSE_DECODE if sparse else DECODE)
-        return self._logits
+        if variant != ("dense", "dense"):
+            self._reads.append(self._read.clone())
+        chosen = self._chosen[self._steps % len(self._chosen)]
+        self._steps += 1
+        chosen.token.copy_(self._choice, non_blocking=True)
+        chosen.done.record()
+        return Step(token, SPARSE_DECODE if sparse else DECODE, pages, variant, chosen)
+
+    def commit(self, sequence: Sequence, step: Step, plan: AttentionPlan, token: int | None = None) -> None:
+        """Declare a step's KV part of the sequence. `token`: the step's input, where it was launched without."""
+        self._count(plan, step.pages, step.variant)
+        id = step.token if token is None else token
+        if id is None:
+            raise ValueError("token: got None, need the id that this step was launched with")
+        self._cache.commit(sequence, [id], step.made_by)
+
+    def _new_chosen(self) -> _Chosen:
+        on_card = self._cache.device.type == "cuda"
+        token = torch.zeros(1, dtype=torch.int64, pin_memory=on_card)
+        return _Chosen(token, torch.cuda.Event() if on_card else _NoEvent())  # type: ignore[arg-type]
 
     def _variant(self, plan: AttentionPlan, maker: int, length: int, budgets: list[int | None]) -> tuple[Reads, Reads]:
         made = self._made is not None and self._made[0] is plan and self._made[1] == maker and length - 1 != maker
-        first, rest = ("dense" if budget is None else "reuse" if made else "select" for budget in budgets)
-        return first, rest
+        chosen: Reads = "reuse" if made else "select"
+        first, rest = budgets
+        return "dense" if first is None else chosen, "dense" if rest is None else chosen
 
     def _place(self, sequence: Sequence, pages: int) -> None:
         """Send the page table, if it is not the one sent last."""
@@ -202,8 +233,9 @@ class GraphDecoder:
             counts.answering.add(first + rest, first + rest)
             counts.selecting.add(rest, rest)
         else:  # lists are counted on the device, from the lists themselves
-            counts.answering.add(self._read[0], first + rest)
-            counts.selecting.add(self._read[1], rest)
+            read = self._reads.popleft()
+            counts.answering.add(read[0], first + rest)
+            counts.selecting.add(read[1], rest)
 
     # What is recorded
 
@@ -211,7 +243,8 @@ class GraphDecoder:
         decoder, inputs, eps = self._decoder, self._inputs, self._decoder.config.norm_eps
         position = inputs.length - 1
         angles = decoder.rope.at(position)
-        x, delta = decoder.embed[inputs.token].float(), None
+        token = torch.where(inputs.token >= 0, inputs.token, self._choice)
+        x, delta = decoder.embed[token].float(), None
         for index, layer in enumerate(decoder.decode_layers):
             reads = first if index < FIRST_LAYERS else rest
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
@@ -221,12 +254,13 @@ class GraphDecoder:
             delta = linear(gate_up_swiglu(normed, layer.gate_up), layer.down)
         _, normed = add_rms_norm(x, delta, decoder.norm, eps, activation_dtype(decoder.head))
         self._logits.copy_(linear(normed, decoder.head)[0])
+        self._choice.copy_(self._logits.argmax())
         if (first, rest) != ("dense", "dense"):
             listed = self._ends - self._starts
-            dense = (position // PAGE + 1) * listed.shape[1] * FIRST_LAYERS
-            later = listed[FIRST_LAYERS:].sum()
-            self._read[1].copy_(later)
-            self._read[0].copy_(later + (dense[0] if first == "dense" else listed[:FIRST_LAYERS].sum()))
+            dense = ((position // PAGE + 1) * listed.shape[1])[0]
+            earlier, later = listed[:FIRST_LAYERS], listed[FIRST_LAYERS:]
+            self._read[1].copy_(dense * later.shape[0] if rest == "dense" else later.sum())
+            self._read[0].copy_(self._read[1] + (dense * earlier.shape[0] if first == "dense" else earlier.sum()))
 
     def _attend(
         self,
@@ -247,9 +281,11 @@ class GraphDecoder:
             lists = PageLists(self._starts[index], self._ends[index], self._listed[index])
         if reads == "select" and lists is not None:
             budget = inputs.budgets[index >= FIRST_LAYERS]
-            summary = [cache.memory.of_layer(part, index) for part in cache.memory.summaries[self._scorer.summary]]
+            first, second = (
+                cache.memory.of_layer(part, index) for part in cache.memory.summaries[self._scorer.summary]
+            )
             score_pages(
-                q[0], *summary, _KINDS[type(self._scorer)], self._table, cache.memory.exact_pages, inputs.length,
+                q[0], first, second, _KINDS[type(self._scorer)], self._table, cache.memory.exact_pages, inputs.length,
                 budget, self._streaming[index], self._scores,
             )  # fmt: skip
             select_page_lists(self._scores, inputs.length, budget, SINK, RECENT, self._streaming[index], lists)

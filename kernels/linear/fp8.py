@@ -8,7 +8,7 @@ import torch
 from kernels import triton_jit
 
 FEW_ROWS = 8
-FAST_ACCUMULATION = False  # of the many-row product: sums inside the tensor cores at less than float32
+FAST_ACCUMULATION = True  # of the many-row product: sums inside the tensor cores at less than float32
 _PACKED_AT_ONCE = 1 << 24  # elements
 _ROWS_AT_ONCE = 8192
 _LARGEST = 448.0  # of e4m3

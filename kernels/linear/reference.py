@@ -16,7 +16,7 @@ from kernels.linear.fp8 import Fp8Weight, fp8_linear
 from kernels.linear.int4 import Int4GroupWeight, int4_group_linear
 
 _FEW_ROWS = 8
-DENSE_MATVEC = False  # few rows of bfloat16 weights on a GPU through our own kernel, not through cuBLAS
+DENSE_MATVEC = True  # few rows of bfloat16 weights on a GPU through our own kernel, not through cuBLAS
 INT4_GROUPS = (32, 64, 128, 256)
 
 

@@ -36,9 +36,13 @@ class Tile:
 
 @lru_cache
 def choose_tile(outs: int, inner: int) -> Tile:
-    """The fixed choice for a weight [outs, inner]."""
+    """The fixed choice for a weight [outs, inner], as measured on an H200 (docs/performance.md)."""
     if inner < 2048:
         return Tile(outs=2, steps=2, warps=1)
+    if inner >= 8192 or outs <= 4096:  # few programs or long rows: two warps share one
+        return Tile(outs=2, steps=2, warps=2)
+    if outs >= 16384:
+        return Tile(outs=4, steps=2, warps=1)
     return Tile(outs=2, steps=4, warps=1)
 
 

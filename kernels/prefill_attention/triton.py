@@ -38,13 +38,14 @@ class Config:
     max_registers: int | None = None
 
 
-def configuration(capability: tuple[int, int], head_dim: int, itemsize: int) -> Config:
-    """The fixed choice for a card, a head_dim and the bytes of an element (4 only serves tests)."""
+def configuration(capability: tuple[int, int], head_dim: int, itemsize: int, sparse: bool = False) -> Config:
+    """The fixed choice for a card, a head_dim and the bytes of an element (4 only serves tests), and for block indices
+    or without one. For Hopper as measured: smaller tiles let several programs of a multiprocessor take turns."""
     wide = triton.next_power_of_2(head_dim)
     if itemsize == 4:
         return Config(rows=32, keys=32 if wide <= 128 else 16, num_warps=4, num_stages=1)
     if capability[0] == 9 and wide <= 128:
-        return Config(rows=128, keys=128, num_warps=8, num_stages=3, descriptors=True)
+        return Config(rows=64 if sparse else 128, keys=64, num_warps=4, num_stages=2, descriptors=True)
     if capability[0] in (9, 10):
         return Config(rows=128, keys=64, num_warps=8, num_stages=3 if wide <= 128 else 2, descriptors=True)
     if wide <= 64:
@@ -73,7 +74,7 @@ def prefill_attention(
     tokens, heads, dim = q.shape
     kv_heads, length = k.shape[0], k.shape[1]
     out = torch.empty_like(q) if out is None else out
-    config = config or configuration(_capability(q.device), dim, q.element_size())
+    config = config or configuration(_capability(q.device), dim, q.element_size(), index is not None)
     if config.descriptors and not (_describable(k) and _describable(v)):
         config = replace(config, descriptors=False)
     width = config.keys if index is None else min(config.keys, PAGE)
