@@ -38,11 +38,13 @@ EXACT_PROGRAMS = 6  # for each KV head of a packed cache: the exact pages of a l
 _MASS_PROGRAMS = 16  # for each KV head, at most
 _LOG2_E = 1.4426950408889634
 _WARPS_MERGE = 8
+_REGISTERS = 255  # said aloud, else ptxas now and then takes 168 and spills
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """`programs`: for each multiprocessor, over all KV heads. `pages`: the fewest that a program takes."""
+    """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `pages`: the fewest that a
+    program takes."""
 
     warps: int
     stages: int
@@ -74,29 +76,31 @@ def _card(device: torch.device) -> tuple[int, int]:
     return card.major * 10 + card.minor, card.multi_processor_count
 
 
-def configuration(capability: int, key_bits: int, value_bits: int, d: int) -> DecodeConfig:
-    """Bits of 0: exact pages alone. Chosen so that all programs are resident at once and read far enough ahead."""
+def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows: int = 8) -> DecodeConfig:
+    """Bits of 0: exact pages alone. `rows`: of a tile of queries. A multiprocessor holds all its programs at once, by
+    the shared memory and registers that compiling ahead of time shows, and each reads at least one page ahead."""
     roomy = capability in (80, 90, 100, 103)  # more than 99 KB of shared memory
-    if key_bits == 0:
-        stages = 3 if roomy and d <= 128 else 2
-        return DecodeConfig(warps=4 if d > 128 else 2, stages=stages, programs=2 if roomy else 1)
-    if key_bits + value_bits == 16:
-        return DecodeConfig(warps=2, stages=3 if roomy else 2, programs=3 if roomy else 2)
-    return DecodeConfig(warps=2, stages=3 if roomy else 2, programs=4 if roomy else 3)
+    large = rows * d > 2048
+    warps = 8 if rows * d > 4096 else 4 if large or (key_bits == 0 and d > 128) else 2
+    stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
+    programs = 2 if key_bits == 0 or not roomy else 3 if key_bits + value_bits == 16 else 4
+    return DecodeConfig(warps, stages, max(1, programs // 2) if large or d > 128 else programs)
 
 
-_MOST_PROGRAMS = 4
+_MOST_PROGRAMS = 8  # a scratch has room for
 
 
-def _most_parts(multiprocessors: int, kv_heads: int, capacity: int) -> int:
-    return EXACT_PROGRAMS + 2 * min(capacity, max(1, _MOST_PROGRAMS * multiprocessors // kv_heads))
+def _splits(programs: int, multiprocessors: int, kv_heads: int, own: int, capacity: int) -> int:
+    """Into how many runs a list is cut at most."""
+    return min(capacity, max(1, programs * multiprocessors // kv_heads - own))
 
 
 def make_scratch(
     tokens: int, heads: int, kv_heads: int, d: int, capacity: int, device: torch.device | str, mass: bool
 ) -> DecodeScratch:
     """For calls with so many query tokens and rows of at most `capacity` listed pages."""
-    parts = _most_parts(_card(torch.device(device))[1], kv_heads, capacity)
+    multiprocessors = _card(torch.device(device))[1]
+    parts = EXACT_PROGRAMS + 2 * _splits(_MOST_PROGRAMS, multiprocessors, kv_heads, 0, capacity)
     queries = tokens * heads // kv_heads
     partial, maxima, totals = (
         torch.empty(kv_heads, parts, queries, *more, dtype=torch.float32, device=device) for more in ((d,), (), ())
@@ -135,9 +139,10 @@ def paged_decode(
     if packed and fmt is not None:
         key_bits, value_bits, float8 = fmt.key_bits, fmt.value_bits, fmt.float8
         cold_bits = cold.value_bits if kv.cold is not None and cold is not None else 0
-    config = config or configuration(capability, key_bits, value_bits, d)
-    splits = min(scratch.capacity, max(1, config.programs * multiprocessors // kv_heads))
+    rows = max(8, triton.next_power_of_2(tokens * group))
+    config = config or configuration(capability, key_bits, value_bits, d, rows)
     own = EXACT_PROGRAMS if packed else 0  # programs for exact pages of a packed cache
+    splits = _splits(config.programs, multiprocessors, kv_heads, own, scratch.capacity)
     parts = own + splits * (2 if cold_bits else 1)
     if parts > scratch.partial.shape[1] or scratch.partial.shape[2] != tokens * group:
         raise ValueError(f"scratch: made for other shapes, need {parts} parts of {tokens * group} queries")
@@ -158,10 +163,10 @@ def paged_decode(
         pages, length, scale * _LOG2_E, scratch.partial, scratch.maxima, scratch.totals,
         scratch.page_sums if mass is not None else None, scratch.capacity, scratch.partial.stride(0),
         scratch.maxima.stride(0),
-        **shared, ROWS=max(8, triton.next_power_of_2(tokens * group)), KEY_BITS=key_bits, VALUE_BITS=value_bits,
+        **shared, ROWS=rows, KEY_BITS=key_bits, VALUE_BITS=value_bits,
         COLD_BITS=cold_bits, FLOAT8=float8, IEEE=float32,
         MASS=mass is not None, WORDS=inline and _in_words(d, value_bits), COLD_WORDS=inline and _in_words(d, cold_bits),
-        INLINE=inline, num_warps=config.warps, num_stages=config.stages,
+        INLINE=inline, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
     )  # fmt: skip
     blocks = min(_MASS_PROGRAMS, triton.cdiv(scratch.capacity, 512)) if mass is not None else 0
     merge_parts[(kv_heads, tokens * group + blocks)](
@@ -275,7 +280,7 @@ def _exact_part(
     store_part(acc, maximum, total, partial, maxima, totals, part, dim, valid, D, QUERIES, ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["packed_pages", "capacity", "maxima_head"])
 def _split(
     q, q_token, q_head, keys, key_head, key_token, values, value_head, value_token,
     key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum,

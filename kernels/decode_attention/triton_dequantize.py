@@ -76,7 +76,7 @@ def load_codes(codes, base, mine, BITS: tl.constexpr, D: tl.constexpr, RUN: tl.c
     column = tl.arange(0, RUN // SIZE)
     if BITS == 3:
         # A thread would take a run's whole 16 bytes, a warp 32 tokens; unpacked tiles then lie badly in shared memory.
-        column = tl.max_contiguous(column, 4 // SIZE)
+        column = tl.max_contiguous(column, 8 // SIZE)
     column = column[None, :]
     mask = mine & (column < WIDTH // SIZE) if RUN != WIDTH else mine
     place = start + token * (ROW // SIZE) + column

@@ -12,14 +12,17 @@ def _rotate_back(x, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """The orthonormal Hadamard transform of x [SIZE] in blocks of BLOCK, by butterflies."""
     LEVELS: tl.constexpr = BLOCK.bit_length() - 1
     for level in tl.static_range(LEVELS):
-        STEP: tl.constexpr = 1 << level
-        pairs = tl.permute(tl.reshape(x, (SIZE // (2 * STEP), 2, STEP)), (0, 2, 1))
-        a, b = tl.split(pairs)
-        x = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (SIZE,))
+        x = _butterfly(x, SIZE, 1 << level)
     return x * (BLOCK**-0.5)
 
 
 @triton.jit
+def _butterfly(x, SIZE: tl.constexpr, STEP: tl.constexpr):
+    a, b = tl.split(tl.permute(tl.reshape(x, (SIZE // (2 * STEP), 2, STEP)), (0, 2, 1)))
+    return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (SIZE,))
+
+
+@triton.jit(do_not_specialize=["capacity", "maxima_head", "mass_head"])
 def merge_parts(
     partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
     out_head, mass, mass_head,
@@ -32,7 +35,6 @@ def merge_parts(
     PARTS: a power of two, at least the number of parts. Parts without list entries were not written and do not count.
     """
     QUERIES: tl.constexpr = GROUP * TOKENS
-    TILE: tl.constexpr = 64 if PARTS > 64 else PARTS
     head = tl.program_id(0)
     program = tl.program_id(1)
     length = tl.load(length).to(tl.int32)
@@ -48,42 +50,70 @@ def merge_parts(
     part = tl.arange(0, PARTS)
     here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
     if program < QUERIES:
-        maximum = tl.load(maxima + part * QUERIES + program, mask=here, other=float("-inf"))
-        total = tl.load(totals + part * QUERIES + program, mask=here, other=0.0)
-        largest = tl.max(maximum, 0)
-        total = tl.sum(total * tl.exp2(maximum - largest), 0)
-        dim = tl.arange(0, DP)
-        acc = tl.zeros([DP], tl.float32)
-        for base in range(0, end, TILE):
-            part = base + tl.arange(0, TILE)
-            here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
-            maximum = tl.load(maxima + part * QUERIES + program, mask=here, other=float("-inf"))
-            place = partial + (part[:, None] * QUERIES + program) * D + dim[None, :]
-            gathered = tl.load(place, mask=here[:, None] & (dim < D)[None, :], other=0.0)
-            acc += tl.sum(gathered * tl.exp2(maximum - largest)[:, None], 0)
-        acc = acc / total
-        if ROTATED:
-            acc = _rotate_back(acc, DP, BLOCK)
-        place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head + dim
-        tl.store(place, acc.to(out.dtype.element_ty), mask=dim < D)
+        place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head
+        _merge_query(
+            partial, maxima, totals, program, here, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, PARTS,
+            ROTATED, BLOCK,
+        )  # fmt: skip
     elif MASS_PROGRAMS > 0:
-        ENTRIES: tl.constexpr = 4096 // QUERIES_PADDED if QUERIES_PADDED > 8 else 512
-        query = tl.arange(0, QUERIES_PADDED)
-        real = query < QUERIES
-        mask = here[:, None] & real[None, :]
-        maximum = tl.load(maxima + part[:, None] * QUERIES + query[None, :], mask=mask, other=float("-inf"))
-        total = tl.load(totals + part[:, None] * QUERIES + query[None, :], mask=mask, other=0.0)
-        largest = tl.where(real, tl.max(maximum, 0), 0.0)
-        total = tl.sum(total * tl.exp2(maximum - largest[None, :]), 0)
-        largest += tl.log2(tl.where(real, total, 1.0))
         page_sums += wide * capacity * QUERIES
-        for base in range((program - QUERIES) * ENTRIES, count, MASS_PROGRAMS * ENTRIES):
-            entry = base + tl.arange(0, ENTRIES)
-            place = page_sums + entry[:, None] * QUERIES + query[None, :]
-            mask = (entry < count)[:, None] & real[None, :]
-            sums = tl.load(place, mask=mask, other=float("-inf"))
-            drawn = tl.sum(tl.exp2(sums - largest[None, :]), 1)
-            tl.store(mass + wide * mass_head + entry, drawn, mask=entry < count)
+        _make_masses(
+            maxima, totals, here, page_sums, program - QUERIES, count, mass + wide * mass_head, QUERIES, QUERIES_PADDED,
+            PARTS, MASS_PROGRAMS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _merge_query(
+    partial, maxima, totals, query, here, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, PARTS: tl.constexpr, ROTATED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    TILE: tl.constexpr = 64 if PARTS > 64 else PARTS
+    place = tl.arange(0, PARTS) * QUERIES + query
+    maximum = tl.load(maxima + place, mask=here, other=float("-inf"))
+    total = tl.load(totals + place, mask=here, other=0.0)
+    largest = tl.max(maximum, 0)
+    total = tl.sum(total * tl.exp2(maximum - largest), 0)
+    dim = tl.arange(0, DP)
+    acc = tl.zeros([DP], tl.float32)
+    for base in range(0, end, TILE):
+        part = base + tl.arange(0, TILE)
+        row = part * QUERIES + query
+        some = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
+        weight = tl.exp2(tl.load(maxima + row, mask=some, other=float("-inf")) - largest)
+        gathered = tl.load(
+            partial + row[:, None] * D + dim[None, :], mask=some[:, None] & (dim < D)[None, :], other=0.0
+        )
+        acc += tl.sum(gathered * weight[:, None], 0)
+    acc = acc / total
+    if ROTATED:
+        acc = _rotate_back(acc, DP, BLOCK)
+    tl.store(out + dim, acc.to(out.dtype.element_ty), mask=dim < D)
+
+
+@triton.jit
+def _make_masses(
+    maxima, totals, here, page_sums, program, count, mass, QUERIES: tl.constexpr, QUERIES_PADDED: tl.constexpr,
+    PARTS: tl.constexpr, MASS_PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Blocks of list entries: `program`, and each MASS_PROGRAMS-th after it."""
+    ENTRIES: tl.constexpr = 4096 // QUERIES_PADDED if QUERIES_PADDED > 8 else 512
+    part = tl.arange(0, PARTS)
+    query = tl.arange(0, QUERIES_PADDED)
+    real = query < QUERIES
+    mask = here[:, None] & real[None, :]
+    maximum = tl.load(maxima + part[:, None] * QUERIES + query[None, :], mask=mask, other=float("-inf"))
+    total = tl.load(totals + part[:, None] * QUERIES + query[None, :], mask=mask, other=0.0)
+    largest = tl.where(real, tl.max(maximum, 0), 0.0)
+    total = tl.sum(total * tl.exp2(maximum - largest[None, :]), 0)
+    largest += tl.log2(tl.where(real, total, 1.0))
+    for base in range(program * ENTRIES, count, MASS_PROGRAMS * ENTRIES):
+        entry = base + tl.arange(0, ENTRIES)
+        inside = entry < count
+        place = page_sums + entry[:, None] * QUERIES + query[None, :]
+        sums = tl.load(place, mask=inside[:, None] & real[None, :], other=float("-inf"))
+        tl.store(mass + entry, tl.sum(tl.exp2(sums - largest[None, :]), 1), mask=inside)
 
 
 @triton.jit
