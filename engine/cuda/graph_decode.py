@@ -15,6 +15,7 @@ import torch
 from engine.attention import AttentionPlan
 from engine.cache import DECODE, PAGE, SPARSE_DECODE, KvCache, Sequence
 from engine.cuda.step_inputs import StepInputs
+from engine.cuda.warm_up import read_something
 from engine.model import Decoder, LayerWeights
 from engine.patterns import AttentionPolicy, MinMax, Scorer
 from engine.patterns.policy import FIRST_LAYERS, RECENT, SHARED_FROM, SINK
@@ -124,7 +125,8 @@ class GraphDecoder:
         return None
 
     def capture(self, progress: Callable[[float], None] = lambda share: None) -> None:
-        """Compile all kernels and record all graphs, over a page that is taken for that long."""
+        """Compile all kernels, those of prefill too, and record all graphs, over pages that are taken for that long."""
+        read_something(self._decoder, self._cache, self._scorer)
         (page,) = self._cache.exact.take(1)
         self._table.fill_(page)
         self._table_host = []
