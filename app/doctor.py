@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.errors import as_app_error
@@ -20,6 +19,7 @@ from app.units import format_size
 
 if TYPE_CHECKING:
     from app.settings import Settings
+    from engine.profile_rules import Profile
 
 _LEAST_DISK = 10**9
 _SMALL = 10**9  # parameters; a larger model is not loaded just to see whether the engine works
@@ -38,9 +38,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. memory_bytes: of the device. triton: its version, None where it is not installed (the CPU needs
-    none). largest_context: tokens of prompt and answer that fit for the chosen model, estimated by the engine from the
-    memory that is free now; None when that model was not run.
+    """What was found. memory_bytes: of the device. triton: its version, on a card also whether its kernels run; None
+    where it is not installed (the CPU needs none). largest_context: tokens of prompt and answer that fit for the chosen
+    model, estimated from its shapes and the memory that is free now; None when it does not fit or cannot be read.
     """
 
     profile: str
@@ -75,22 +75,24 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Engine:
-    """What a tiny generation showed; largest_context stays None when the chosen model did not run."""
+class _Found:
+    """What checks leave for the report. `why`: why there is no profile."""
 
+    profile: Profile | None = None
+    why: str = ""
     largest_context: int | None = None
 
 
 def examine(settings: Settings) -> Report:
     """Runs all checks; takes as long as loading the starter model once."""
-    import psutil
-
-    paths, engine = Paths(settings.data_dir), _Engine()
+    paths, found = Paths(settings.data_dir), _Found()
     models = Models(paths.models)
     checks: list[Check] = []
     for name, check in (
         ("python", _python),
         ("torch", _torch),
+        ("profile", partial(_profile, settings, found)),
+        ("triton", partial(_triton, found)),
         ("compiled kernels", _kernels),
         ("packages", _packages),
         ("sqlite", _sqlite),
@@ -99,33 +101,77 @@ def examine(settings: Settings) -> Report:
         ("database", partial(_database, paths)),
         ("starter model", partial(_starter, models)),
         ("model", partial(_model, models, settings)),
-        ("engine", partial(_generation, models, settings, engine)),
+        ("room", partial(_room, models, settings, found)),
+        ("engine", partial(_generation, models, settings)),
         ("port", _port),
     ):
         checks.append(_run(name, check))
-    profile, reason = profile_of_machine()
+    profile = found.profile
+    device, memory = _device(profile)
     return Report(
-        profile=profile,
-        reason=reason,
-        device=f"CPU, {psutil.cpu_count(logical=False) or psutil.cpu_count() or 1} cores",
-        memory_bytes=psutil.virtual_memory().total,
-        largest_context=engine.largest_context,
-        triton=_version("triton"),
+        profile=profile.name if profile else "none",
+        reason=profile.reason if profile else found.why,
+        device=device,
+        memory_bytes=memory,
+        largest_context=found.largest_context,
+        triton=_triton_state(profile),
         sqlite_version=sqlite3.sqlite_version,
         data_dir=str(settings.data_dir),
         checks=tuple(checks),
     )
 
 
-def profile_of_machine() -> tuple[str, str]:
-    """(profile, why) as the engine chooses it."""
+def _profile(settings: Settings, found: _Found) -> str:
+    from app.wiring import profile_for
+
     try:
-        from engine import EngineConfig
-        from engine.profiles import choose_profile
-    except ImportError as error:
-        return "cpu", f"the engine cannot be imported ({error})"
-    profile = choose_profile(EngineConfig(model=Path("none")))
-    return profile.name, profile.reason
+        found.profile = profile = profile_for(settings)
+    except Exception as error:
+        found.why = str(as_app_error(error))
+        raise
+    memory = f"up to {profile.memory_limit / 2**30:.1f} GiB of memory"
+    said = f"{profile.name}: weights {profile.weights}, KV {profile.kv_format}, {memory}, {profile.threads} threads"
+    if profile.device == "cpu":
+        return said
+    shared = f"{profile.shared_memory // 1024} KB of shared memory"
+    emulated = f", standing in for compute capability {'.'.join(map(str, profile.capability))}" * profile.emulated
+    return f"{said}, {shared}, {profile.batch_rows} chats at once, kernels by {profile.kernels}{emulated}"
+
+
+def _triton(found: _Found) -> str:
+    """Whether kernels run on the card; without a card nothing is missing."""
+    if found.profile is None or found.profile.device == "cpu":
+        return "not needed on the CPU"
+    from engine.machine import c_compiler_hint, why_no_triton
+
+    if reason := why_no_triton():
+        hint = c_compiler_hint()
+        raise RuntimeError(f"{reason}{'; ' + hint if hint else ''}. Until then torch computes, slower")
+    return f"{_triton_version()} compiled a small kernel, and it computed what it should"
+
+
+def _triton_version() -> str | None:
+    return _version("triton") or _version("triton-windows")
+
+
+def _triton_state(profile: Profile | None) -> str | None:
+    version = _triton_version()
+    if version is None or profile is None or profile.device == "cpu":
+        return version
+    return f"{version}, kernels run" if profile.kernels == "triton" else f"{version}, kernels do not run"
+
+
+def _device(profile: Profile | None) -> tuple[str, int]:
+    """(what computes, bytes of its memory)."""
+    import psutil
+
+    if profile is None or profile.device == "cpu":
+        cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+        return f"CPU, {cores} cores", psutil.virtual_memory().total
+    import torch
+
+    card = torch.cuda.get_device_properties(profile.device)
+    return f"{card.name} ({profile.device}, compute capability {card.major}.{card.minor})", card.total_memory
 
 
 def _run(name: str, check: Callable[[], str]) -> Check:
@@ -226,24 +272,35 @@ def _model(models: Models, settings: Settings) -> str:
     return f"{info.name}: {info.label}, {info.family}, {format_size(info.size)}, {context:,} tokens of context"
 
 
-def _generation(models: Models, settings: Settings, found: _Engine) -> str:
+def _room(models: Models, settings: Settings, found: _Found) -> str:
+    """How long a context would be, were the chosen model loaded now. Reads its shapes, no weights."""
+    if found.profile is None:
+        raise RuntimeError("there is no profile")
+    from app.wiring import engine_config
+    from engine.load import kept_scorers
+    from engine.profiles import estimated_context
+    from engine.weights import open_model
+
+    info = models.resolve(settings.model)
+    config = engine_config(settings, info)
+    with open_model(config.model) as source:
+        found.largest_context = estimated_context(config, found.profile, source.config, kept_scorers(config))
+    return f"{found.largest_context:,} tokens of {info.name} fit with KV {config.kv_format} (estimate)"
+
+
+def _generation(models: Models, settings: Settings) -> str:
     """Loads the chosen model, if it is small, else the starter, and lets it say one token."""
     from app.wiring import engine_config
     from engine import Engine, Sampling
-    from engine.profiles import kv_sizes
 
     info = _small_one(models, settings)
-    config = replace(engine_config(settings, info), context=_TINY_CONTEXT)
-    engine = Engine.load(config)
+    engine = Engine.load(replace(engine_config(settings, info), context=_TINY_CONTEXT))
     try:
         ids = engine.tokenizer.encode("The capital of France is")
         events = list(engine.generate(ids, Sampling(max_tokens=1)))
         stats = events[-1].stats  # pyright: ignore[reportAttributeAccessIssue]  # Done is always last
         if stats.output_tokens != 1:
             raise RuntimeError(f"the engine gave {stats.output_tokens} tokens instead of 1")
-        if info.name == models.resolve(settings.model).name:
-            context = settings.context or info.context
-            found.largest_context = min(context, kv_sizes(config, engine.model, context, config.device).tokens)
         return f"{info.name} read {len(ids)} tokens and answered one in {stats.ttft_s:.2f} s"
     finally:
         engine.close()

@@ -54,6 +54,16 @@ def pattern_name(given: object) -> str:
     return name
 
 
+def device_name(given: object) -> str:
+    """auto, cpu, cuda or cuda:N; a bare N is that card."""
+    name = str(given).strip()
+    if not isinstance(given, bool) and name.isdecimal():
+        name = f"cuda:{int(name)}"
+    if re.fullmatch(r"auto|cpu|cuda(:(0|[1-9]\d*))?", name):
+        return name
+    raise ValueError("need auto, cpu, cuda, or cuda:N for card N")
+
+
 def divisor_of_64(given: object) -> int:
     need = "1, 2, 4, 8, 16, 32 or 64"
     value = whole(1, 64, need)(given)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.errors import WrongUse
-from app.setting_rules import Parse, choice, divisor_of_64, number, pattern_name, text, whole
+from app.setting_rules import Parse, choice, device_name, divisor_of_64, number, pattern_name, text, whole
 from app.units import parse_length, parse_size
 
 ENVIRONMENT_PREFIX = "UNABRIDGED_"
@@ -29,9 +29,8 @@ OTHER_VARIABLES = frozenset({"UNABRIDGED_DATA_DIR", "UNABRIDGED_TORCH"})
 """Documented variables that are no settings: app/paths.py and the installer read them."""
 
 # Keys of the design whose feature this version does not have yet.
-LATER_KEYS = {"memory_reserve": "the engine leaves half of the free memory to others in this version"}
+LATER_KEYS = {"memory_reserve": "what is left to other programs cannot be set in this version"}
 _LATER_FORMAT = "this KV format is not in this version"
-_LATER_GPU = "GPUs are not used in this version"
 
 
 def _setting(default: object, parse: Parse, meaning: str, key: str = "") -> Any:
@@ -53,18 +52,19 @@ class Settings:
     model: str = _setting("starter", text, "catalogue name, model folder or GGUF file that answers")
     profile: str = _setting(
         "auto",
-        choice("auto", "cpu", later=dict.fromkeys(("ada", "ampere-dc", "hopper", "blackwell"), _LATER_GPU)),
+        choice("auto", "cpu", "ada", "ampere-dc", "hopper", "blackwell"),
         "set of kernels and formats for a kind of machine; auto = chosen from the machine",
     )
     device: str = _setting(
-        "auto", choice("auto", "cpu", later={"cuda": _LATER_GPU}), "where the model runs; auto = the best one found"
+        "auto", device_name, "where the model runs: cpu, cuda:N or N for card N; auto = the card with most free memory"
     )
     context: int | None = _setting(
         None, whole(128, 2**24, _LENGTH, parse_length, auto=True), "longest prompt plus answer, tokens; auto = model's"
     )
     kv_format: str = _setting(
-        "bf16",
+        "auto",
         choice(
+            "auto",
             "f32",
             "bf16",
             "fp8",
@@ -76,7 +76,7 @@ class Settings:
             "k2v2",
             later={"widest": _LATER_FORMAT},
         ),
-        "how keys and values are kept: f32, bf16, 8 to 2 bits for keys (k) and values (v)",
+        "how keys and values are kept: f32, bf16, 8 to 2 bits for keys (k) and values (v); auto = by profile",
     )
     mode: str = _setting(
         "balanced",
@@ -140,8 +140,8 @@ class Settings:
     )
     decode_weights: str = _setting(
         "auto",
-        choice("auto", "f32", "int8", "int4"),
-        "packing of weights in decode; auto = fastest safe",
+        choice("auto", "f32", "bf16", "fp8", "int8", "int4"),
+        "packing of weights, on a CPU f32, int8 or int4 in decode, on a card bf16, fp8 or int4; auto = by profile",
     )
     reading: str = _setting(
         "auto",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.document_tokens import DocumentTokens
-from app.errors import as_app_error
+from app.errors import WrongUse, as_app_error
 from app.gates import gates_for
 from app.jobs import EngineService
 from app.model_face import ModelFace, open_face
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from app.settings import Settings
     from engine import Engine, EngineConfig, Sparsity
+    from engine.profile_rules import Profile
 
 
 LOADING_STEPS = {
@@ -106,9 +108,13 @@ class App:
 
     @property
     def profile(self) -> str:
-        """The engine's profile; before it is loaded the one that this version uses everywhere."""
+        """The engine's profile; before it is loaded what is known without asking a card, which takes seconds."""
         engine = self.engine_service.engine
-        return engine.profile.name if engine is not None else "cpu"
+        if engine is not None:
+            return engine.profile.name
+        if self.settings.profile != "auto" or (self.settings.device == "auto" and _may_have_a_card()):
+            return self.settings.profile
+        return "cpu" if not self.settings.device.startswith("cuda") else "auto"
 
     @property
     def context(self) -> int:
@@ -151,17 +157,44 @@ def sparsity_of(settings: Settings) -> Sparsity:
     )
 
 
+def _may_have_a_card() -> bool:
+    return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+
+
+def profile_for(settings: Settings) -> Profile:
+    """The profile that this machine gets under these settings. WrongUse for one that it cannot be."""
+    from engine.machine import look
+    from engine.profile_rules import choose_profile
+
+    try:
+        return choose_profile(
+            look("cpu" if settings.profile == "cpu" else settings.device),
+            settings.profile,
+            settings.device,
+            kv_format=settings.kv_format,
+            weights=settings.decode_weights,
+            threads=settings.threads,
+        )
+    except ValueError as error:
+        said = str(error).replace("weights:", "decode_weights:", 1)
+        raise WrongUse(f"The setting {said}.", "`unabridged doctor` shows what this machine is.") from error
+
+
 def engine_config(settings: Settings, model: ModelInfo) -> EngineConfig:
-    """What the settings mean for the engine of a model, and where compiled kernels are kept."""
+    """What the settings mean for the engine of a model on this machine, and where compiled kernels are kept. WrongUse
+    for settings that this machine cannot have."""
     from engine import EngineConfig
     from engine.profiles import keep_compiled_kernels
 
+    profile = profile_for(settings)
     keep_compiled_kernels(Paths(settings.data_dir).compiled)
     return EngineConfig(
         model=model.path,
         context=settings.context or (model.context if model.is_demo else None),
         rope_scaling=model.rope_scaling,
-        kv_format=settings.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the settings' schema
+        device=profile.device,
+        profile=settings.profile,
+        kv_format=profile.kv_format,  # pyright: ignore[reportArgumentType]  # checked by the rules of profiles
         decode_weights=settings.decode_weights,  # pyright: ignore[reportArgumentType]
         prefill_chunk=settings.prefill_chunk,
         threads=settings.threads,
@@ -176,14 +209,12 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
     def load(progress: Callable[[str, float], None]) -> Engine:
         from engine import Engine
 
-        config = engine_config(settings, model)
-
         def report(step: str, share: float) -> None:
             text, first, last = LOADING_STEPS.get(step, (step, 0.0, 1.0))
             progress(text, first + (last - first) * share)
 
         try:
-            return Engine.load(config, report)
+            return Engine.load(engine_config(settings, model), report)
         except Exception as error:
             raise as_app_error(error) from error
 

@@ -18,12 +18,17 @@ def pack_for_card(dense: Decoder, name: str, progress: Callable[[float], None] =
     for number, layer in enumerate(dense.layers):
         layers.append(pack_layer(layer, name))
         progress((number + 1) / len(dense.layers))
-    return replace(dense, layers=layers, decode_layers=layers, head=_pack(dense.head, "fp8"))
+    return replace(dense, layers=layers, decode_layers=layers, head=pack_head(dense.head))
 
 
 def pack_layer(layer: LayerWeights, name: str) -> LayerWeights:
     """One layer with its matrices packed."""
     return replace(layer, **{matrix: _pack(getattr(layer, matrix), name) for matrix in MATRICES})
+
+
+def pack_head(head: Weight) -> Weight:
+    """The output matrix, which is never narrower than 8 bits."""
+    return _pack(head, "fp8")
 
 
 def _pack(weight: Weight, name: str) -> Weight:

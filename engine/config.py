@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engine.patterns import Sparsity, resolve_scorer
+from engine.profile_rules import PROFILES
 
 RopeKind = Literal["default", "linear", "dynamic", "ntk", "llama3", "yarn", "factors"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
@@ -143,7 +144,9 @@ class ModelConfig:
 class EngineConfig:
     """What to load and how to run it. None leaves the choice to the engine.
 
-    `context`: tokens of prompt and answer together. `rope_scaling`: replaces the model's own.
+    `context`: tokens of prompt and answer together. `rope_scaling`: replaces the model's own. `device`: cpu, cuda:N,
+    or auto for the best one. `profile`: a name of engine.profile_rules, or auto for what fits the device; that of a
+    smaller card makes a larger one behave like it.
     `decode_weights`: "auto" takes the fastest packed format whose logit error stays small: on a CPU of f32, int8 and
     int4, for decode alone; on a card of bf16, fp8 and int4, for prefill too. `sparsity`: how sparse the
     modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
@@ -159,6 +162,7 @@ class EngineConfig:
     prefill_chunk: int | None = None
     kv_capacity_tokens: int | None = None
     device: str = "cpu"
+    profile: str = "auto"
     threads: int | None = None
     sparsity: Sparsity = field(default_factory=Sparsity)
     scorers: tuple[Any, ...] = ()
@@ -175,6 +179,8 @@ class EngineConfig:
         for score in self.scorers:
             resolve_scorer(score)
         _need(isinstance(self.device, str) and bool(self.device), "device", self.device, "a torch device name")
+        profiles = ("auto", *PROFILES)
+        _need(self.profile in profiles, "profile", self.profile, "one of " + ", ".join(profiles))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,15 @@ NORMS = ("attn_norm", "ffn_norm", "q_norm", "k_norm")
 
 
 def load_decoder(
-    source: ModelSource, rope: Rope, dtype: torch.dtype, device: str, progress: Progress = lambda share: None
+    source: ModelSource,
+    rope: Rope,
+    dtype: torch.dtype,
+    device: str,
+    progress: Progress = lambda share: None,
+    pack: Callable[[LayerWeights], LayerWeights] = lambda layer: layer,
 ) -> Decoder:
-    """All weights in `dtype`, for prefill and decode alike; fused matrices are concatenated rows."""
+    """All weights in `dtype`, for prefill and decode alike; fused matrices are concatenated rows. `pack`: what becomes
+    of each layer before the next one is read."""
     config = source.config
 
     def get(name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -33,7 +39,7 @@ def load_decoder(
     for index in range(config.layers):
         prefix = f"layers.{index}."
         norms = {part: get(prefix + part, torch.float32) for part in NORMS if prefix + part in source.names}
-        layers.append(_layer({name: dense(prefix, parts) for name, parts in MATRICES.items()}, norms))
+        layers.append(pack(_layer({name: dense(prefix, parts) for name, parts in MATRICES.items()}, norms)))
         progress((index + 1) / config.layers)
     head = DenseWeight(embed if config.tied_embeddings else get("lm_head", dtype))
     return Decoder(config, rope, embed, layers, layers, get("norm", torch.float32), head)

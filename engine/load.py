@@ -3,28 +3,31 @@
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from engine.cache import PAGE, KvCache, Sequence
-from engine.card_weights import pack_for_card
+from engine.card_weights import pack_for_card, pack_head, pack_layer
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, ModelConfig
 from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
-from engine.kv_memory import EXACT_DTYPES
+from engine.fit import check_weights, weight_bytes, weights_for, workspace_bytes
+from engine.kv_memory import EXACT_DTYPES, bytes_per_token
 from engine.linear import four_bit_share, load_decoder, pack_layers
-from engine.model import Decoder
+from engine.model import Decoder, LayerWeights
 from engine.patterns import PatternError, Scorer, named_pattern, pattern_names, resolve_scorer
 from engine.prefill import prefill_chunk
+from engine.profile_rules import Profile
 from engine.profiles import (
-    Profile,
-    choose_profile,
+    free_memory,
     head_split,
     kv_sizes,
     prefill_chunk_tokens,
+    profile_of,
+    put_in_force,
 )
 from engine.rope import Rope, resolve_rope
 from engine.tokenizer import Tokenizer
@@ -33,7 +36,7 @@ from engine.warm_up import compile_kernels
 from engine.weights import open_model
 from engine.weights.names import tensor_shapes
 from engine.weights.source import ModelSource
-from kernels import cpu_jit, triton_jit
+from kernels import triton_jit
 from kernels.linear import int4_is_available, int8_is_available
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGEST_LOGIT_ERROR = 0.05  # RMS ratio above which "auto" goes on to the next candidate
+_LARGEST_ON_CARD = {"fp8": LARGEST_LOGIT_ERROR, "int4": 0.2}  # 4 bits are chosen where memory is short
 Progress = Callable[[str, float], None]
 
 
@@ -69,9 +73,9 @@ class LoadedModel:
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Open, read and pack the model. Raises what `Engine.load` says."""
-    profile = choose_profile(config)
-    torch.set_num_threads(profile.threads)
-    cpu_jit.set_threads(profile.threads)
+    profile = profile_of(config)
+    put_in_force(profile)
+    on_cpu = torch.device(profile.device).type == "cpu"
     progress("open", 0.0)
     with open_model(config.model) as source:
         model = source.config
@@ -84,11 +88,10 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         context, rope = resolve_context(config, model, profile.device)
         tokenizer = Tokenizer(source.tokenizer_source)
         template = ChatTemplate(source.tokenizer_source.chat_template or "", tokenizer.special_tokens)
-        dense = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
-        decoder, weights, reason, error = _choose_decode_weights(config, source, dense, progress)
+        make = _weights_for_cpu if on_cpu else _weights_for_card
+        decoder, weights, reason, error = make(config, profile, source, rope, progress)
         parameters = sum(math.prod(shape) for shape in tensor_shapes(model).values())
         fingerprint = source.fingerprint
-    on_cpu = torch.device(profile.device).type == "cpu"
     if on_cpu:
         progress("kernels", 0.0)
         compile_kernels(decoder, config.kv_format)
@@ -145,17 +148,13 @@ def kept_scorers(config: EngineConfig) -> tuple[Scorer, ...]:
     return tuple(by_summary.values())
 
 
-def _choose_decode_weights(
-    config: EngineConfig, source: ModelSource, dense: Decoder, progress: Progress
+def _weights_for_cpu(
+    config: EngineConfig, profile: Profile, source: ModelSource, rope: Rope, progress: Progress
 ) -> tuple[Decoder, str, str, float]:
-    """(decoder, name, reason, logit error). A format that was asked for and cannot be had is an error."""
+    """(decoder, name of its decode weights, reason, logit error). A format that was asked for and cannot be had is an
+    error."""
     asked = config.decode_weights
-    if torch.device(config.device).type != "cpu":
-        return card_weights(config, dense, progress)
-    if asked in ("bf16", "fp8"):
-        raise UnsupportedModelError(
-            f"Weights as {asked} are for a graphics card.", "Use decode weights 'auto', 'f32', 'int8' or 'int4'."
-        )
+    dense = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))
     if asked == "f32":
         return dense, "f32", "asked for", 0.0
     missing = {"int8": not int8_is_available(), "int4": not (int4_is_available() and int8_is_available())}
@@ -186,17 +185,36 @@ def _choose_decode_weights(
     return dense, "f32", "; ".join(refused), 0.0
 
 
-def card_weights(config: EngineConfig, dense: Decoder, progress: Progress) -> tuple[Decoder, str, str, float]:
-    """As `_choose_decode_weights`, for a card."""
-    asked = config.decode_weights
-    if asked in ("f32", "int8"):
-        raise UnsupportedModelError(
-            f"Weights as {asked} are for the CPU.", "Use decode weights 'auto', 'bf16', 'fp8' or 'int4'."
-        )
-    if asked in ("auto", "bf16"):
-        return dense, "bf16", "asked for" if asked == "bf16" else "as the model has them", 0.0
-    packed = pack_for_card(dense, asked, lambda share: progress("packing", share))
-    return packed, asked, "asked for", logit_error(packed, dense, config.kv_format)
+def _weights_for_card(
+    config: EngineConfig, profile: Profile, source: ModelSource, rope: Rope, progress: Progress
+) -> tuple[Decoder, str, str, float]:
+    """As `_weights_for_cpu`, for a card; DoesNotFitError if it does not hold them. The logit error is NaN where packed
+    and unpacked weights do not fit at once."""
+    model, free = source.config, free_memory(profile.device)
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
+    token = bytes_per_token(model, config.kv_format, kept_scorers(config))
+    name, reason = profile.weights, "asked for"
+    if config.decode_weights == "auto":
+        name, reason = weights_for(model, profile.weights, profile.memory_limit)
+    card = f"{torch.cuda.get_device_name(profile.device)} (profile {profile.name})"
+    check_weights(model, name, free, card, token, chunk)
+
+    def load(pack: Callable[[LayerWeights], LayerWeights] = lambda layer: layer) -> Decoder:
+        return load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share), pack)
+
+    if name == "bf16":
+        return load(), name, reason, 0.0
+    both = weight_bytes(model, "bf16") + weight_bytes(model, name) + workspace_bytes(model, 16)
+    if both > free:
+        decoder = load(lambda layer: pack_layer(layer, name))
+        return replace(decoder, head=pack_head(decoder.head)), name, f"{reason}; packed layer by layer", math.nan
+    dense = load()
+    packed = pack_for_card(dense, name, lambda share: progress("packing", share))
+    error = logit_error(packed, dense, config.kv_format)
+    if config.decode_weights != "auto" or error <= _LARGEST_ON_CARD[name]:
+        return packed, name, reason, error
+    log.warning("Weights stay in bf16: as %s the logit error is %.4f.", name, error)
+    return dense, "bf16", f"{name}: logit error {error:.4f}", 0.0
 
 
 def logit_error(packed: Decoder, dense: Decoder, kv_format: str, tokens: int = 16) -> float:

@@ -1,6 +1,6 @@
-"""What this machine is for the engine: where tensors live, how many threads, how much memory, and why.
+"""The profile in force, and how a model's KV divides the memory that it leaves.
 
-So far there is one profile, `cpu`. A CUDA device can be named explicitly and runs the same torch code, untuned.
+Which profile a machine gets is decided in engine.profile_rules, from what engine.machine finds.
 """
 
 import math
@@ -15,63 +15,52 @@ import torch
 
 from engine.cache import PAGE
 from engine.config import EngineConfig, ModelConfig
+from engine.fit import check_weights, weight_bytes, weights_for, workspace_bytes, workspace_bytes_per_token
 from engine.kv_memory import (
     EXACT_DTYPES,
     SCORERS,
     bytes_per_token,
     demoted_formats,
 )
+from engine.machine import look
 from engine.patterns import Scorer, streaming_heads
+from engine.profile_rules import Profile, choose_profile
 from engine.two_pools import HeadSplit
-from kernels import cpu_jit
+from kernels import card, cpu_jit
 
 _CHUNK_FLOPS = 4e9  # work of one layer's matrices on one chunk: some 50 ms on two slow cores
 _LARGEST_CHUNK = 512
 _CARD_CHUNK_FLOPS = 1.2e14  # work of all matrices on one chunk: some 0.2 s at 600 TFLOP/s
 _LARGEST_CARD_CHUNK = 8192
-_MEMORY_SHARE = 0.5  # of the free memory, for the KV cache
+_MEMORY_SHARE = 0.5  # of the host's free memory, for the KV cache; of a card's what weights and workspaces leave
 _CAPACITY_CONTEXTS = 4
 _EXACT_SHARE = 4  # packed formats: one exact page for so many packed ones
+_CARD_EXACT_SHARE = 32  # the same on a card, whose memory is for one long context rather than for many short ones
 _DEMOTED_SHARE = 3  # at most so many demoted pages for one in full format
 _WINDOWS = 4  # two-pool cache: whole windows that streaming heads can keep, of live sequences and of earlier states
 SPARE_PAGES = 16  # for the copied last pages of checkpoints
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """`name` and `reason` are shown to people; weights are kept in `dtype`."""
-
-    name: str
-    reason: str
-    device: str
-    dtype: torch.dtype
-    threads: int
-
-
-def choose_profile(config: EngineConfig) -> Profile:
-    """The profile for the device that `config` names."""
-    threads = config.threads or psutil.cpu_count(logical=False) or 1
-    device = torch.device(config.device)
-    if device.type == "cpu":
-        return Profile("cpu", _cpu_reason(), "cpu", torch.float32, threads)
-    if device.type == "cuda" and torch.cuda.is_available():
-        name = torch.cuda.get_device_name(device)
-        return Profile(
-            "cuda",
-            f"asked for; {name} runs the torch path, without tuned kernels",
-            config.device,
-            torch.bfloat16,
-            threads,
-        )
-    raise ValueError(f"device: got {config.device!r}, need cpu or a CUDA device that torch can use here")
+def profile_of(config: EngineConfig) -> Profile:
+    """The profile that this machine gets under `config`. ValueError for what it asks and cannot be."""
+    return choose_profile(
+        look(config.device),
+        config.profile,
+        config.device,
+        kv_format=config.kv_format,
+        weights=config.decode_weights,
+        threads=config.threads,
+    )
 
 
-def _cpu_reason() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()} is there, but this version computes on the CPU"
-    if torch.version.cuda is None:
-        return "this PyTorch is built for CPUs"
-    return "no CUDA device was found"
+def put_in_force(profile: Profile) -> None:
+    """Threads; on a card its memory limit, and the card that kernels are configured for. They hold for the process."""
+    torch.set_num_threads(profile.threads)
+    cpu_jit.set_threads(profile.threads)
+    if profile.device != "cpu":
+        card.emulate(profile.capability if profile.emulated else None)
+        total = torch.cuda.get_device_properties(profile.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, profile.memory_limit / total), profile.device)
 
 
 def cpu_kernels() -> tuple[bool, str]:
@@ -96,26 +85,53 @@ def prefill_chunk_tokens(model: ModelConfig, device: str = "cpu") -> int:
     return max(256, min(_LARGEST_CARD_CHUNK, 2 ** int(math.log2(_CARD_CHUNK_FLOPS / work))))
 
 
-def exact_pages(pages: int, chunk: int) -> int:
+def exact_pages(pages: int, chunk: int, device: str = "cpu") -> int:
     """Packed formats: pages that are not packed (yet), beside `pages` packed ones."""
-    return chunk // PAGE + 2 * SPARE_PAGES + pages // _EXACT_SHARE
+    return chunk // PAGE + 2 * SPARE_PAGES + pages // _exact_share(device)
+
+
+def _exact_share(device: str) -> int:
+    return _EXACT_SHARE if torch.device(device).type == "cpu" else _CARD_EXACT_SHARE
 
 
 def capacity_tokens(
-    config: EngineConfig, model: ModelConfig, context: int, device: str, scorers: Sequence[Scorer] = SCORERS
+    config: EngineConfig,
+    model: ModelConfig,
+    context: int,
+    device: str,
+    scorers: Sequence[Scorer] = SCORERS,
+    free: int | None = None,
 ) -> int:
-    """Tokens of KV to make room for: several conversations of full length, if half of the free memory holds them."""
+    """Tokens of KV to make room for: several conversations of full length, if the memory holds them: half of what the
+    host has free, on a card all that is free but for the workspaces of a conversation of full length. `free`: bytes, in
+    place of those that are free now."""
     if config.kv_capacity_tokens is not None:
         return config.kv_capacity_tokens
     split, chunk = head_split(config), config.prefill_chunk or prefill_chunk_tokens(model, device)
     heads = split.heads(False) if split else None
     token = bytes_per_token(model, config.kv_format, scorers, heads)
-    budget = int(free_memory(device) * _MEMORY_SHARE) - _window_bytes(config, model, chunk)
+    budget = _kv_budget(config, model, device, chunk, free)
     if config.kv_format not in EXACT_DTYPES:
         exact = bytes_per_token(model, "bf16", scorers, heads)
-        budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk) * exact)
-        token += -(-exact // _EXACT_SHARE)
-    return max(PAGE, min(_CAPACITY_CONTEXTS * context, budget // token))
+        budget -= PAGE * (SPARE_PAGES * token + exact_pages(SPARE_PAGES, chunk, device) * exact)
+        token += -(-exact // _exact_share(device))
+    work = _workspace(model, device)
+    if budget - work * context >= token * context:
+        return max(PAGE, min(_CAPACITY_CONTEXTS * context, (budget - work * context) // token))
+    return max(PAGE, min(context, budget // (token + work)))
+
+
+def _kv_budget(config: EngineConfig, model: ModelConfig, device: str, chunk: int, free: int | None) -> int:
+    """Bytes for KV and for what grows with it."""
+    free = free_memory(device) if free is None else free
+    if torch.device(device).type == "cpu":
+        return int(free * _MEMORY_SHARE) - _window_bytes(config, model, chunk)
+    return free - workspace_bytes(model, chunk) - _window_bytes(config, model, chunk)
+
+
+def _workspace(model: ModelConfig, device: str) -> int:
+    """Bytes for each token of the longest context, beside its KV."""
+    return 0 if torch.device(device).type == "cpu" else workspace_bytes_per_token(model)
 
 
 def head_split(config: EngineConfig) -> HeadSplit | None:
@@ -154,14 +170,19 @@ class KvSizes:
 
 
 def kv_sizes(
-    config: EngineConfig, model: ModelConfig, context: int, device: str, scorers: Sequence[Scorer] = SCORERS
+    config: EngineConfig,
+    model: ModelConfig,
+    context: int,
+    device: str,
+    scorers: Sequence[Scorer] = SCORERS,
+    free: int | None = None,
 ) -> KvSizes:
     """How to divide the memory. There are pages for demoted values only where the context does not fit without them.
 
     Then, of the same memory, so much goes to them that the context fits, as far as a quarter of all pages can keep the
     full format. A capacity that was asked for stays as it is, and they come on top, from memory that is left.
     """
-    capacity = capacity_tokens(config, model, context, device, scorers)
+    capacity = capacity_tokens(config, model, context, device, scorers, free)
     pages, wanted = -(-capacity // PAGE), -(-context // PAGE)
     chunk, cold, split = config.prefill_chunk or prefill_chunk_tokens(model, device), 0, head_split(config)
     if wanted > pages and demoted_formats(model, config.kv_format):
@@ -169,25 +190,43 @@ def kv_sizes(
         token, exact = (bytes_per_token(model, name, scorers, heads) for name in (config.kv_format, "bf16"))
         demoted = bytes_per_token(model, config.kv_format, scorers, heads, demoted=True)
         if config.kv_capacity_tokens is None:
-            token += -(-exact // _EXACT_SHARE)
+            work = _workspace(model, device)
+            token, demoted = token + -(-exact // _exact_share(device)) + work, demoted + work
             most = int(_DEMOTED_SHARE * pages * demoted / (token + _DEMOTED_SHARE * demoted))
             given = min(most, -(-(wanted - pages) * demoted // (token - demoted)))
             if pages - given > chunk // PAGE:  # a chunk is packed at once
                 pages, cold = pages - given, given * token // demoted
         elif pages + SPARE_PAGES > chunk // PAGE:
-            held = PAGE * ((pages + SPARE_PAGES) * token + exact_pages(pages + SPARE_PAGES, chunk) * exact)
-            left = int(free_memory(device) * _MEMORY_SHARE) - _window_bytes(config, model, chunk) - held
-            cold = max(0, left // (PAGE * demoted))
+            held = PAGE * ((pages + SPARE_PAGES) * token + exact_pages(pages + SPARE_PAGES, chunk, device) * exact)
+            work = _workspace(model, device)
+            left = _kv_budget(config, model, device, chunk, free) - held - PAGE * pages * work
+            cold = max(0, left // (PAGE * (demoted + work)))
         cold = min(cold, wanted - pages, _DEMOTED_SHARE * pages)
     tokens = capacity if not cold else (pages + cold) * PAGE
     window = _window_pages(split, chunk) if split else 0
-    return KvSizes(tokens, pages + SPARE_PAGES, exact_pages(pages + SPARE_PAGES, chunk), cold, window)
+    return KvSizes(tokens, pages + SPARE_PAGES, exact_pages(pages + SPARE_PAGES, chunk, device), cold, window)
+
+
+def estimated_context(config: EngineConfig, profile: Profile, model: ModelConfig, scorers: Sequence[Scorer]) -> int:
+    """Tokens of prompt and answer that would fit, were the model loaded now; an estimate from its shapes alone, at most
+    the context that it has. DoesNotFitError if its weights do not fit."""
+    context = config.context or model.native_context
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
+    token, weights = bytes_per_token(model, config.kv_format, scorers), profile.weights
+    if profile.device != "cpu" and config.decode_weights == "auto":
+        weights = weights_for(model, weights, profile.memory_limit)[0]
+    check_weights(model, weights, profile.memory_limit, f"profile {profile.name} here", token, chunk)
+    left = profile.memory_limit - weight_bytes(model, weights)
+    return min(context, kv_sizes(config, model, context, profile.device, scorers, left).tokens)
 
 
 def free_memory(device: str) -> int:
-    """Bytes that could still be allocated."""
+    """Bytes that could still be allocated; on a card within the limit that `put_in_force` has set."""
     if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        free, total = torch.cuda.mem_get_info(device)
+        reserved, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        return max(0, min(free, limit - reserved) + reserved - used)
     return psutil.virtual_memory().available
 
 

@@ -36,7 +36,9 @@ def engine_loader(
         # An engine that is asked densely alone keeps all KV of all heads, whatever share of them streams otherwise.
         sparsity = replace(sparsity_of(settings), **chosen) if way.sparse else Sparsity()
         # EngineConfig checks the format.
-        config = replace(engine_config(settings, model), kv_format=way.format, device=device, sparsity=sparsity)  # pyright: ignore[reportArgumentType]
+        profile = settings.profile if device != "cpu" else "auto"
+        here = replace(settings, device=device, profile=profile)
+        config = replace(engine_config(here, model), kv_format=way.format, sparsity=sparsity)  # pyright: ignore[reportArgumentType]
         config = config if way.gates else replace(config, gates=None)
         try:
             return Engine.load(config)

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from engine.config import EngineConfig
 from engine.gates.format import HeadGates, as_rows
 from engine.gates.mass import attention_outside, gates_from_mass
@@ -15,10 +13,9 @@ from engine.linear import load_decoder
 from engine.load import resolve_context
 from engine.model import Decoder
 from engine.patterns.policy import RECENT, SINK
-from engine.profiles import choose_profile
+from engine.profiles import profile_of, put_in_force
 from engine.tokenizer import Tokenizer
 from engine.weights import open_model
-from kernels import cpu_jit
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,8 @@ class Calibration:
 
 def open_for_calibration(config: EngineConfig, progress: Progress = lambda what, share: None) -> Calibration:
     """Read a model's dense weights, with the RoPE that the engine would use. Raises what `Engine.load` does."""
-    profile = choose_profile(config)
-    torch.set_num_threads(profile.threads)
-    cpu_jit.set_threads(profile.threads)
+    profile = profile_of(config)
+    put_in_force(profile)
     with open_model(config.model) as source:
         context, rope = resolve_context(config, source.config, profile.device)
         decoder = load_decoder(source, rope, profile.dtype, profile.device, lambda share: progress("weights", share))

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
+from kernels import card
 from kernels.block_index import PageLists
 from kernels.decode_attention.paged import PagedKv
 from kernels.decode_attention.triton_merge import merge_parts
@@ -67,13 +68,17 @@ class DecodeScratch:
     capacity: int
 
 
-@lru_cache
 def _card(device: torch.device) -> tuple[int, int]:
     """(compute capability as 90 for 9.0, multiprocessors); a small one for the interpreter."""
     if device.type != "cuda":
         return 90, 2
-    card = torch.cuda.get_device_properties(device)
-    return card.major * 10 + card.minor, card.multi_processor_count
+    major, minor = card.capability(device)
+    return 10 * major + minor, _multiprocessors(device)
+
+
+@lru_cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows: int = 8) -> DecodeConfig:

@@ -13,7 +13,6 @@ Nothing here waits for the device: lengths of lists are read by the kernel.
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.block_index import PAGE, BlockIndex
+from kernels.card import capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def prefill_attention(
     tokens, heads, dim = q.shape
     kv_heads, length = k.shape[0], k.shape[1]
     out = torch.empty_like(q) if out is None else out
-    config = config or configuration(_capability(q.device), dim, q.element_size(), index is not None)
+    config = config or configuration(capability(q.device), dim, q.element_size(), index is not None)
     if config.descriptors and not (_describable(k) and _describable(v)):
         config = replace(config, descriptors=False)
     width = config.keys if index is None else min(config.keys, PAGE)
@@ -101,11 +101,6 @@ def prefill_attention(
         num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.max_registers,
     )  # fmt: skip
     return out
-
-
-@lru_cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _describable(x: torch.Tensor) -> bool:

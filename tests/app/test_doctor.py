@@ -5,13 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import doctor
+from app import doctor, wiring
+from app.errors import WrongUse
 from app.settings import Settings
+from engine import profiles
+from engine.machine import Card, Machine
+from kernels import triton_jit
 from tests.app.cli_runner import unabridged
 
 CHECKS = [
     "python",
     "torch",
+    "profile",
+    "triton",
     "compiled kernels",
     "packages",
     "sqlite",
@@ -20,6 +26,7 @@ CHECKS = [
     "database",
     "starter model",
     "model",
+    "room",
     "engine",
     "port",
 ]
@@ -93,3 +100,97 @@ def test_without_numba_the_slower_path_is_named(monkeypatch):
     assert not check.ok
     assert "none here" in check.detail
     assert "slower" in check.detail
+
+
+GIB = 2**30
+CARD = Card(0, "NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 23 * GIB)
+
+
+def a_machine(monkeypatch, *cards, no_card="", no_triton=""):
+    """The chooser sees these cards; torch is asked about the first one only for its name and size."""
+    import torch
+
+    found = Machine(cards, no_card, no_triton, 64 * GIB, 48 * GIB, 8)
+    monkeypatch.setattr("engine.machine.look", lambda device="auto": found)
+    monkeypatch.setattr(profiles, "look", lambda device="auto": found)
+    monkeypatch.setattr(triton_jit, "unavailable_reason", lambda: no_triton)
+    monkeypatch.setattr(doctor, "_generation", lambda *_: "skipped")
+    if cards:
+        seen = SimpleNamespace(name=cards[0].name, major=8, minor=9, total_memory=cards[0].total)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen)
+
+
+def test_a_card_is_named_with_its_profile_memory_and_kernels(tmp_path, monkeypatch, starter_model):
+    a_machine(monkeypatch, CARD)
+    monkeypatch.setattr(doctor, "_triton_version", lambda: "3.6.0")
+    report = doctor.examine(Settings(data_dir=tmp_path, model=str(starter_model)))
+    checks = {check.name: check for check in report.checks}
+    assert (report.profile, report.memory_bytes, report.triton) == ("ada", 24 * GIB, "3.6.0, kernels run")
+    assert report.device == "NVIDIA GeForce RTX 4090 (cuda:0, compute capability 8.9)"
+    assert "compute capability 8.9 and 23.0 of 24.0 GiB free" in report.reason
+    assert checks["profile"].ok
+    assert checks["profile"].detail == (
+        "ada: weights int4, KV k3v3, up to 22.0 GiB of memory, 8 threads, 99 KB of shared memory, 4 chats at once, "
+        "kernels by triton"
+    )
+    assert report.largest_context == 12288
+    assert "12,288 tokens" in checks["room"].detail
+    assert "KV k3v3 (estimate)" in checks["room"].detail
+    assert any("12,288 tokens (estimate)" in line for line in report.lines())
+
+
+def test_a_missing_compiler_is_named_with_its_packages(tmp_path, monkeypatch, starter_model):
+    a_machine(monkeypatch, CARD, no_triton="Triton cannot compile here: RuntimeError: Failed to find C compiler")
+    monkeypatch.setattr("engine.machine.shutil.which", lambda name: None)
+    monkeypatch.setattr("engine.machine.sys.platform", "linux")
+    monkeypatch.delenv("CC", raising=False)
+    report = doctor.examine(Settings(data_dir=tmp_path, model=str(starter_model)))
+    check = next(check for check in report.checks if check.name == "triton")
+    assert not check.ok
+    for words in ("Failed to find C compiler", "apt install gcc", "dnf install gcc", "pacman -S gcc", "slower"):
+        assert words in check.detail
+    assert report.profile == "ada"
+    assert "through torch, slower" in report.reason
+    assert "kernels by torch" in next(check.detail for check in report.checks if check.name == "profile")
+
+
+def test_a_profile_that_cannot_be_is_a_failed_check(tmp_path, monkeypatch, starter_model):
+    a_machine(monkeypatch, CARD)
+    settings = Settings(data_dir=tmp_path, model=str(starter_model), profile="hopper")
+    report = doctor.examine(settings)
+    assert [check.name for check in report.checks if not check.ok and check.name != "starter model"] == [
+        "profile",
+        "room",
+    ]
+    assert report.profile == "none"
+    assert "got 'hopper', need auto or cpu or ada" in report.reason
+    assert report.largest_context is None
+    with pytest.raises(WrongUse, match="The setting profile: got 'hopper'"):
+        wiring.profile_for(settings)
+    with pytest.raises(WrongUse, match="The setting decode_weights: got 'int8', need auto or bf16"):
+        wiring.profile_for(Settings(data_dir=tmp_path, decode_weights="int8"))
+
+
+def test_a_model_that_does_not_fit_says_what_would(tmp_path, monkeypatch, starter_model):
+    a_machine(monkeypatch, Card(0, "RTX 4090", (8, 9), 24 * GIB, GIB // 2))
+    report = doctor.examine(Settings(data_dir=tmp_path, model=str(starter_model)))
+    check = next(check for check in report.checks if check.name == "room")
+    assert not check.ok
+    assert "need 0." in check.detail
+    assert "has 0.2 GiB" in check.detail
+    assert "What fits: the CPU (device cpu), slowly" in check.detail
+
+
+def test_what_the_profile_chose_reaches_the_engine(tmp_path, monkeypatch, starter_model):
+    from app.models import Models
+
+    model = Models(tmp_path).resolve(str(starter_model))
+    a_machine(monkeypatch, CARD, Card(1, "H200", (9, 0), 140 * GIB, 139 * GIB))
+    config = wiring.engine_config(Settings(data_dir=tmp_path), model)
+    assert (config.device, config.profile, config.kv_format, config.decode_weights) == ("cuda:1", "auto", "fp8", "auto")
+    config = wiring.engine_config(Settings(data_dir=tmp_path, profile="ada", kv_format="k4v4"), model)
+    assert (config.device, config.profile, config.kv_format) == ("cuda:1", "ada", "k4v4")
+    assert (profiles.profile_of(config).memory_limit, profiles.profile_of(config).weights) == (22 * GIB, "int4")
+    a_machine(monkeypatch, no_card="this PyTorch is built for CPUs")
+    config = wiring.engine_config(Settings(data_dir=tmp_path), model)
+    assert (config.device, config.profile, config.kv_format, config.decode_weights) == ("cpu", "auto", "bf16", "auto")

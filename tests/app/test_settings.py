@@ -88,11 +88,16 @@ def test_sparsity_reaches_the_engine(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("kv_format", "widest"), ("device", "cuda"), ("profile", "hopper")],
+    [("kv_format", "widest")],
 )
 def test_a_later_value_says_that_it_is_not_in_this_version(tmp_path, key, value):
     with pytest.raises(WrongUse, match="version"):
         load_settings({key: value}, {}, tmp_path)
+
+
+@pytest.mark.parametrize(("given_", "device"), [("1", "cuda:1"), (0, "cuda:0"), ("cuda", "cuda"), ("cuda:3", "cuda:3")])
+def test_a_card_may_be_named_by_its_number(tmp_path, given_, device):
+    assert load_settings({"device": given_}, {}, tmp_path).device == device
 
 
 BAD_VALUES = [
@@ -110,6 +115,10 @@ BAD_VALUES = [
     ("decode_weights", "int2"),
     ("mode", "Not A Name"),
     ("kv_format", "k5v5"),
+    ("profile", "volta"),
+    ("device", "cuda:x"),
+    ("device", "cuda:01"),
+    ("device", True),
     ("sparsity.budget", "12"),
     ("sparsity.ratio", "1.5"),
     ("sparsity.logical_pages", "24"),
