@@ -1,14 +1,15 @@
 """Scores of KV pages for the query blocks of a prefill chunk, on a card: two products and the largest, in one launch.
 
-Products are in tf32, which holds the float16 summaries exactly and rounds queries to 11 bits.
+Products are in float16, which the summaries are kept in; queries are scaled by their largest entry and rounded to 11 bits.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-_LOGICAL_PAGES = 64  # of a program
-_WARPS = 4
+_LOGICAL_PAGES = 128  # of a program
+_ROWS = 128  # of a program: the rows of so many query blocks as fit
+_WARPS = 8
 
 
 def largest(
@@ -21,38 +22,50 @@ def largest(
     pages, logical = summary0.shape[1:3]
     q, summary0, summary1 = q.contiguous(), summary0.contiguous(), summary1.contiguous()
     out = torch.empty(kv_heads, blocks, pages, device=q.device)
-    taken = _LOGICAL_PAGES // logical
-    _largest[(triton.cdiv(pages, taken), blocks, kv_heads)](  # type: ignore[reportIndexIssue]
+    taken, padded = _LOGICAL_PAGES // logical, max(16, triton.next_power_of_2(rows))
+    together = max(1, _ROWS // padded)
+    _largest[(triton.cdiv(pages, taken), triton.cdiv(blocks, together), kv_heads)](  # type: ignore[reportIndexIssue]
         q, summary0, summary1, out, blocks, rows, pages,
-        D=d, WIDE=triton.next_power_of_2(d), ROWS=max(16, triton.next_power_of_2(rows)), LOGICAL=logical, TAKEN=taken,
-        MEAN_STD=kind == "mean_std", PRECISION="ieee" if exact else "tf32", num_warps=_WARPS, num_stages=1,
+        D=d, WIDE=triton.next_power_of_2(d), TOGETHER=together, ROWS=padded, LOGICAL=logical, TAKEN=taken,
+        MEAN_STD=kind == "mean_std", EXACT=exact, num_warps=_WARPS, num_stages=1,
     )  # fmt: skip
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "rows", "pages"])
 def _largest(
     q_ptr, summary0, summary1, out, blocks, rows, pages,
-    D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LOGICAL: tl.constexpr, TAKEN: tl.constexpr,
-    MEAN_STD: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, LOGICAL: tl.constexpr,
+    TAKEN: tl.constexpr, MEAN_STD: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    first, block, head = tl.program_id(0) * TAKEN, tl.program_id(1), tl.program_id(2)
-    dim, row = tl.arange(0, WIDE), tl.arange(0, ROWS)
-    row = tl.where(row < rows, row, 0)  # a row that is there twice changes no maximum
-    within = dim < D
-    start = (head.to(tl.int64) * blocks + block) * rows
-    q = tl.load(q_ptr + (start + row[:, None]) * D + dim[None, :], mask=within[None, :], other=0.0)
+    first, block, head = tl.program_id(0) * TAKEN, tl.program_id(1) * TOGETHER, tl.program_id(2).to(tl.int64)
+    dim, row = tl.arange(0, WIDE), tl.arange(0, TOGETHER * ROWS)
+    within = (dim < D)[None, :]
+    mine = tl.minimum(block + row // ROWS, blocks - 1)
+    rest = row % ROWS
+    rest = tl.where(rest < rows, rest, 0)  # a row that is there twice changes no maximum
+    place = ((head * blocks + mine) * rows + rest)[:, None] * D + dim[None, :]
+    q = tl.load(q_ptr + place, mask=within, other=0.0)
     line = tl.arange(0, TAKEN * LOGICAL)
-    there = (first + line // LOGICAL) < pages
-    at = ((head.to(tl.int64) * pages + first) * LOGICAL + line)[None, :] * D + dim[:, None]
-    mask = there[None, :] & within[:, None]
-    s0 = tl.load(summary0 + at, mask=mask, other=0.0).to(tl.float32)  # [d, logical pages]
-    s1 = tl.load(summary1 + at, mask=mask, other=0.0).to(tl.float32)
+    at = ((head * pages + first) * LOGICAL + line)[None, :] * D + dim[:, None]
+    mask = ((first + line // LOGICAL) < pages)[None, :] & (dim < D)[:, None]
+    s0 = tl.load(summary0 + at, mask=mask, other=0.0)  # [d, logical pages]
+    s1 = tl.load(summary1 + at, mask=mask, other=0.0)
+    size = tl.max(tl.abs(q))
+    if not EXACT:
+        q = q / tl.where(size > 0, size, 1.0)
     q0 = q if MEAN_STD else tl.minimum(q, 0.0)
     q1 = tl.abs(q) if MEAN_STD else tl.maximum(q, 0.0)
-    scores = tl.dot(q0, s0, input_precision=PRECISION)
-    scores = tl.dot(q1, s1, scores, input_precision=PRECISION)
+    if EXACT:
+        scores = tl.dot(q0, s0.to(tl.float32), input_precision="ieee")
+        scores = tl.dot(q1, s1.to(tl.float32), scores, input_precision="ieee")
+    else:
+        scores = tl.dot(q0.to(tl.float16), s0)
+        scores = tl.dot(q1.to(tl.float16), s1, scores) * size
     scores = tl.where(scores == scores, scores, float("inf"))
-    best = tl.max(tl.reshape(tl.max(scores, axis=0), (TAKEN, LOGICAL)), axis=1)
+    best = tl.max(tl.reshape(scores, (TOGETHER, ROWS, TAKEN * LOGICAL)), axis=1)
+    best = tl.max(tl.reshape(best, (TOGETHER, TAKEN, LOGICAL)), axis=2)
     page = first + tl.arange(0, TAKEN)
-    tl.store(out + (head.to(tl.int64) * blocks + block) * pages + page, best, mask=page < pages)
+    to = block + tl.arange(0, TOGETHER)
+    place = (head * blocks + to)[:, None] * pages + page[None, :]
+    tl.store(out + place, best, mask=(to < blocks)[:, None] & (page < pages)[None, :])

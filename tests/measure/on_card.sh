@@ -16,7 +16,7 @@ part() { # name, seconds, command...
 
 tests() {
     local pids=()
-    for file in tests/kernels/test_triton_*.py; do
+    for file in ${FILES:-tests/kernels/test_triton_*.py}; do
         part "$(basename "$file" .py)" 170 python3 -m pytest -q -x --no-header -p no:cacheprovider "$file" &
         pids+=($!)
     done
@@ -24,11 +24,15 @@ tests() {
 }
 graphs() { part graphs 100 python3 -m pytest -q --no-header -p no:cacheprovider tests/gpu; }
 linear() { part linear 100 python3 tests/measure/linear_kernel.py; }
-decode() { part decode 110 python3 tests/measure/decode_kernel.py; }
+decode() { part decode 110 python3 tests/measure/decode_kernel.py --json "$OUT/decode.json"; }
 prefill() { part prefill 110 python3 tests/measure/prefill_kernel.py; }
 selector() { part selector 80 python3 tests/measure/selector_kernel.py; }
-bench() { part bench 120 python3 -m app.cli bench --shape llama-3-8b --lengths 8k,128k --modes exact,balanced --out "$OUT"; }
+bench() {
+    part bench 150 python3 -m app.cli bench --shape llama-3-8b --lengths "${LENGTHS:-8k,128k}" --modes exact,balanced \
+        --formats "${FORMATS:-bf16}" --what "${WHAT:-tpot,ttft}" --out "$OUT"
+}
+profile() { part profile 90 python3 tests/measure/profile_card.py; }
 
-for name in "${@:-tests graphs linear decode prefill selector bench}"; do
+for name in "${@:-tests graphs linear decode prefill selector bench profile}"; do
     for each in $name; do "$each"; done
 done
