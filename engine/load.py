@@ -79,6 +79,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     progress("open", 0.0)
     with open_model(config.model) as source:
         model = source.config
+        chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device, profile.largest_chunk)
+        config = replace(config, prefill_chunk=chunk)
         if config.kv_format not in EXACT_DTYPES and model.head_dim % 8:
             raise UnsupportedModelError(
                 f"KV format {config.kv_format} needs heads of a multiple of 8 dimensions; this model's have "
@@ -97,7 +99,6 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         compile_kernels(decoder, config.kv_format)
     scorers = kept_scorers(config)
     sizes = kv_sizes(config, model, context, profile.device, scorers)
-    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
     split, pools = head_split(config), (model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers)
     cache = KvCache(*pools, sizes.cold)
     if split is not None:
@@ -191,7 +192,7 @@ def _weights_for_card(
     """As `_weights_for_cpu`, for a card; DoesNotFitError if it does not hold them. The logit error is NaN where packed
     and unpacked weights do not fit at once."""
     model, free = source.config, free_memory(profile.device)
-    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device, profile.largest_chunk)
     token = bytes_per_token(model, config.kv_format, kept_scorers(config))
     name, reason = profile.weights, "asked for"
     if config.decode_weights == "auto":

@@ -20,43 +20,46 @@ KV_FORMATS = ("f32", "bf16", "fp8", "k8v8", "k8v4", "k4v4", "k3v3", "k3v2", "k2v
 CONTEXT_BYTES = GIB // 2  # that a process takes on a card besides its tensors: CUDA's own, kernels, libraries
 MARGIN = GIB // 4  # of what is free now, for what changes while a model loads
 DESKTOP = 3 * GIB // 2  # left to the screen on cards that people have in a desktop
+_CPU_CHUNK = 512
 _FIRST_WITH_FP8 = (8, 9)
 
 
 class _Row(NamedTuple):
-    """`largest`: GiB of memory up to which the row holds. `rows`: sequences decoded together at most."""
+    """`largest`: GiB of memory up to which the row holds. `rows`: sequences decoded together at most. `chunk`: tokens
+    of a prompt computed together at most; the smaller the card, the less it computes between two looks at Stop."""
 
     largest: float
     weights: str
     kv_format: str
     rows: int
+    chunk: int
 
 
 _MORE = float("inf")
 ROWS: dict[str, tuple[_Row, ...]] = {
     "ada": (
-        _Row(12, "int4", "k3v3", 1),
-        _Row(24, "int4", "k3v3", 4),
-        _Row(48, "fp8", "k4v4", 8),
-        _Row(_MORE, "fp8", "fp8", 16),
+        _Row(12, "int4", "k3v3", 1, 2048),
+        _Row(24, "int4", "k3v3", 4, 4096),
+        _Row(48, "fp8", "k4v4", 8, 8192),
+        _Row(_MORE, "fp8", "fp8", 16, 8192),
     ),
     "ampere-dc": (
-        _Row(12, "int4", "k3v3", 1),
-        _Row(24, "int4", "k4v4", 4),
-        _Row(48, "bf16", "k4v4", 8),
-        _Row(_MORE, "bf16", "k4v4", 16),
+        _Row(12, "int4", "k3v3", 1, 2048),
+        _Row(24, "int4", "k4v4", 4, 4096),
+        _Row(48, "bf16", "k4v4", 8, 8192),
+        _Row(_MORE, "bf16", "k4v4", 16, 8192),
     ),
     "hopper": (
-        _Row(12, "int4", "k4v4", 1),
-        _Row(24, "fp8", "k4v4", 4),
-        _Row(48, "fp8", "fp8", 8),
-        _Row(_MORE, "fp8", "fp8", 16),
+        _Row(12, "int4", "k4v4", 1, 2048),
+        _Row(24, "fp8", "k4v4", 4, 4096),
+        _Row(48, "fp8", "fp8", 8, 8192),
+        _Row(_MORE, "fp8", "fp8", 16, 8192),
     ),
     "blackwell": (
-        _Row(12, "int4", "k4v4", 1),
-        _Row(24, "int4", "k4v4", 4),
-        _Row(48, "fp8", "k4v4", 8),
-        _Row(_MORE, "fp8", "fp8", 16),
+        _Row(12, "int4", "k4v4", 1, 2048),
+        _Row(24, "int4", "k4v4", 4, 4096),
+        _Row(48, "fp8", "k4v4", 8, 8192),
+        _Row(_MORE, "fp8", "fp8", 16, 8192),
     ),
 }
 # Without fp8 in the card (sm_80, sm_86), 8 bits of KV are int8, and weights of 8 bits would only cost time.
@@ -76,8 +79,8 @@ class Profile:
     packing), else bf16, fp8 or int4. `kv_format`: what KV is kept in unless asked otherwise. `dtype`: of activations
     and unpacked weights. `kernels`: "triton" or "torch". `capability`: that kernels are configured for, (0, 0) on a
     CPU; `emulated`: it is not the card's own. `shared_memory`: bytes that a kernel's program may take, 0 on a CPU.
-    `batch_rows`: sequences decoded together at most. `memory_limit`: bytes that weights, KV and workspaces may take
-    together.
+    `batch_rows`: sequences decoded together at most. `largest_chunk`: tokens of a prompt computed together at most.
+    `memory_limit`: bytes that weights, KV and workspaces may take together.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Profile:
     emulated: bool
     shared_memory: int
     batch_rows: int
+    largest_chunk: int
     memory_limit: int
     threads: int
 
@@ -156,7 +160,7 @@ def _cpu(machine: Machine, reason: str, kv_format: str, weights: str, threads: i
     _check("weights", weights, tuple(CPU_WEIGHTS))
     return Profile(
         "cpu", reason, "cpu", CPU_WEIGHTS[weights], "bf16" if kv_format == "auto" else kv_format, torch.float32,
-        "torch", (0, 0), False, 0, 1, machine.memory_free, threads,
+        "torch", (0, 0), False, 0, 1, _CPU_CHUNK, machine.memory_free, threads,
     )  # fmt: skip
 
 
@@ -216,6 +220,7 @@ def _on_card(machine: Machine, card: Card, why: str, asked: str, kv_format: str,
         capability != card.capability,
         shared_memory(capability),
         rows,
+        row.chunk,
         limit,
         threads,
     )

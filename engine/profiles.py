@@ -6,7 +6,7 @@ Which profile a machine gets is decided in engine.profile_rules, from what engin
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -74,15 +74,16 @@ def keep_compiled_kernels(folder: Path) -> None:
     cpu_jit.keep_compiled(folder)
 
 
-def prefill_chunk_tokens(model: ModelConfig, device: str = "cpu") -> int:
+def prefill_chunk_tokens(model: ModelConfig, device: str = "cpu", largest: int | None = None) -> int:
     """A power of two, so small that Stop waits well under 300 ms: on a CPU for a layer of one chunk, from 32 to 512
-    tokens; on a card, where all layers of a chunk are under way at once, for the whole of it, from 256 to 8192."""
+    tokens; on a card, where all layers of a chunk are under way at once, for the whole of it, from 256 to 8192.
+    `largest`: tokens at most, as the profile says."""
     d = model.head_dim
     matrices = model.hidden_size * (d * 2 * (model.heads + model.kv_heads) + 3 * model.ffn_size)
     if torch.device(device).type == "cpu":
-        return max(32, min(_LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
+        return max(32, min(largest or _LARGEST_CHUNK, 2 ** int(math.log2(_CHUNK_FLOPS / (2 * matrices)))))
     work = 2 * matrices * model.layers
-    return max(256, min(_LARGEST_CARD_CHUNK, 2 ** int(math.log2(_CARD_CHUNK_FLOPS / work))))
+    return max(256, min(largest or _LARGEST_CARD_CHUNK, 2 ** int(math.log2(_CARD_CHUNK_FLOPS / work))))
 
 
 def exact_pages(pages: int, chunk: int, device: str = "cpu") -> int:
@@ -177,7 +178,8 @@ def kv_sizes(
     scorers: Sequence[Scorer] = SCORERS,
     free: int | None = None,
 ) -> KvSizes:
-    """How to divide the memory. There are pages for demoted values only where the context does not fit without them.
+    """How to divide the memory. There are pages for demoted values only where the context does not fit without them; on
+    a card only if that context was asked for, as choosing pages to demote keeps decode steps out of graphs.
 
     Then, of the same memory, so much goes to them that the context fits, as far as a quarter of all pages can keep the
     full format. A capacity that was asked for stays as it is, and they come on top, from memory that is left.
@@ -185,7 +187,8 @@ def kv_sizes(
     capacity = capacity_tokens(config, model, context, device, scorers, free)
     pages, wanted = -(-capacity // PAGE), -(-context // PAGE)
     chunk, cold, split = config.prefill_chunk or prefill_chunk_tokens(model, device), 0, head_split(config)
-    if wanted > pages and demoted_formats(model, config.kv_format):
+    may_demote = torch.device(device).type == "cpu" or config.context is not None
+    if wanted > pages and may_demote and demoted_formats(model, config.kv_format):
         heads = split.heads(False) if split else None
         token, exact = (bytes_per_token(model, name, scorers, heads) for name in (config.kv_format, "bf16"))
         demoted = bytes_per_token(model, config.kv_format, scorers, heads, demoted=True)
@@ -211,7 +214,8 @@ def estimated_context(config: EngineConfig, profile: Profile, model: ModelConfig
     """Tokens of prompt and answer that would fit, were the model loaded now; an estimate from its shapes alone, at most
     the context that it has. DoesNotFitError if its weights do not fit."""
     context = config.context or model.native_context
-    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device)
+    chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device, profile.largest_chunk)
+    config = replace(config, prefill_chunk=chunk)
     token, weights = bytes_per_token(model, config.kv_format, scorers), profile.weights
     if profile.device != "cpu" and config.decode_weights == "auto":
         weights = weights_for(model, weights, profile.memory_limit)[0]

@@ -82,10 +82,11 @@ def test_every_card_gets_its_row(name):
     found, profile, weights, kv_format, capability, shared, rows, limit = CARDS[name]
     chosen = choose_profile(with_cards(found))
     assert chosen.memory_limit == pytest.approx(limit * GIB, rel=1e-6)
+    chunk = {1: 2048, 4: 4096}.get(rows, 8192)
     assert asdict(replace(chosen, reason="", memory_limit=0)) == {
         "name": profile, "reason": "", "device": "cuda:0", "weights": weights, "kv_format": kv_format,
         "dtype": torch.bfloat16, "kernels": "triton", "capability": capability, "emulated": False,
-        "shared_memory": shared * 1024, "batch_rows": rows, "memory_limit": 0, "threads": 8,
+        "shared_memory": shared * 1024, "batch_rows": rows, "largest_chunk": chunk, "memory_limit": 0, "threads": 8,
     }  # fmt: skip
     assert found.name in chosen.reason
     assert f"{capability[0]}.{capability[1]}" in chosen.reason
@@ -114,7 +115,7 @@ def test_every_other_machine_computes_on_the_cpu_and_says_why(name):
     assert asdict(replace(chosen, reason="")) == {
         "name": "cpu", "reason": "", "device": "cpu", "weights": "f32+packed", "kv_format": "bf16",
         "dtype": torch.float32, "kernels": "torch", "capability": (0, 0), "emulated": False, "shared_memory": 0,
-        "batch_rows": 1, "memory_limit": 48 * GIB, "threads": 8,
+        "batch_rows": 1, "largest_chunk": 512, "memory_limit": 48 * GIB, "threads": 8,
     }  # fmt: skip
     assert re.search(words, chosen.reason)
     with pytest.raises(ValueError, match="device: got 'cuda:0', need auto or cpu"):
@@ -263,7 +264,9 @@ def test_weights_that_do_not_fit_name_what_does():
 def test_an_emulated_4090_holds_a_long_context(model):
     profile = choose_profile(H200, "ada")
     config = EngineConfig(Path("m"), device="cuda:0", kv_format="k3v3")
-    assert 320_000 <= profiles.estimated_context(config, profile, model, SCORERS) < 2**20
+    whole = profiles.estimated_context(config, profile, model, SCORERS)
+    demoted = profiles.estimated_context(replace(config, context=2**20), profile, model, SCORERS)
+    assert 320_000 <= whole < demoted < 2**20
     assert profiles.estimated_context(replace(config, context=8192), profile, model, SCORERS) == 8192
 
 
