@@ -4,28 +4,33 @@ Runs in a process without TRITON_INTERPRET: under the interpreter there is nothi
 """
 
 import re
-import subprocess
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
+from io import StringIO
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from tests.kernels.spills import disassembled, spills_in_loops
 
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`shared`: bytes of a block; `spilled`: bytes that ptxas stores and loads for lack of registers."""
+    """`shared`: bytes of a block; `spilled`: bytes that ptxas stores and loads for lack of registers, `in_loops` by so
+    many instructions inside loops."""
 
     name: str
     registers: int
     spilled: int
     shared: int
+    in_loops: int
 
 
 def compile_for(
@@ -42,27 +47,20 @@ def compile_for(
     ]
     attributes = {(index,): [["tt.divisibility", 16]] for index in aligned}
     fixed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, types, fixed, attributes)
-    options = {"enable_fp_fusion": True, **options}
-    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    registers, spilled = _assembled(built.asm["ptx"], capability)
-    return Compiled(kernel.__name__, registers, spilled, built.metadata.shared)
+    return compile_source(
+        ASTSource(kernel, types, fixed, attributes), capability, {"enable_fp_fusion": True, **options}
+    )
 
 
-def _assembled(ptx: str, capability: int) -> tuple[int, int]:
-    """(registers, bytes spilled) of one kernel."""
-    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
-    assembler = folder / ("ptxas-blackwell" if capability >= 90 else "ptxas")
-    suffix = "a" if capability >= 90 else ""
-    with TemporaryDirectory() as into:
-        code = Path(into) / "kernel.ptx"
-        code.write_text(ptx)
-        done = subprocess.run(
-            [assembler, "-v", f"--gpu-name=sm_{capability}{suffix}", code, "-o", Path(into) / "kernel.cubin"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    stores, loads = re.findall(r"(\d+) bytes spill (?:stores|loads)", done.stderr)[:2]
-    (registers,) = re.findall(r"Used (\d+) registers", done.stderr)[:1]
-    return int(registers), int(stores) + int(loads)
+def compile_source(source: ASTSource, capability: int, options: Mapping[str, Any]) -> Compiled:
+    """`options`: all of Triton's that differ from its defaults. PTXASError for what the card's instructions cannot do.
+    Nothing is kept on disk."""
+    said = StringIO()
+    with TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope(), redirect_stdout(said):
+        knobs.cache.dir, knobs.nvidia.dump_ptxas_log = folder, True
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+    stores, loads = re.findall(r"(\d+) bytes spill (?:stores|loads)", said.getvalue())[:2]
+    (registers,) = re.findall(r"Used (\d+) registers", said.getvalue())[:1]
+    spilled = int(stores) + int(loads)
+    in_loops = spills_in_loops(disassembled(built.asm["cubin"])) if spilled else 0
+    return Compiled(source.name, int(registers), spilled, built.metadata.shared, in_loops)
