@@ -23,10 +23,10 @@ from triton import knobs
 from kernels import card
 from kernels.block_index import PageLists
 from kernels.decode_attention.paged import PagedKv
+from kernels.decode_attention.triton_dequantize import padded_units
 from kernels.decode_attention.triton_merge import merge_parts
 from kernels.decode_attention.triton_steps import (
     FLOOR,
-    dimension,
     exact_step,
     load_queries,
     packed_part,
@@ -86,10 +86,15 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
     the shared memory and registers that compiling ahead of time shows, and each reads at least one page ahead."""
     roomy = capability in (80, 90, 100, 103)  # more than 99 KB of shared memory
     large = rows * d > 2048
-    warps = 8 if rows * d > 4096 else 4 if large or (key_bits == 0 and d > 128) else 2
+    if key_bits == 0:
+        warps, programs = (8 if rows * d > 4096 else 4 if large or d > 128 else 2), 2
+    else:
+        # A warp alone waits for no other. Where keys and values have 8 bits each, one has too few registers.
+        warps = 8 if rows * d > 4096 else 4 if large else 2 if d > 128 or key_bits + value_bits == 16 else 1
+        programs = (8 if roomy else 4) // warps
+        programs = min(programs, 5) if key_bits + value_bits == 16 else programs
     stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
-    programs = 2 if key_bits == 0 or not roomy else 3 if key_bits + value_bits == 16 else 4
-    return DecodeConfig(warps, stages, max(1, programs // 2) if large or d > 128 else programs)
+    return DecodeConfig(warps, stages, max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs))
 
 
 _MOST_PROGRAMS = 8  # a scratch has room for
@@ -170,8 +175,9 @@ def paged_decode(
         scratch.maxima.stride(0),
         **shared, ROWS=rows, KEY_BITS=key_bits, VALUE_BITS=value_bits,
         COLD_BITS=cold_bits, FLOAT8=float8, IEEE=float32,
-        MASS=mass is not None, WORDS=inline and _in_words(d, value_bits), COLD_WORDS=inline and _in_words(d, cold_bits),
-        INLINE=inline, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
+        MASS=mass is not None, INLINE=inline, KEY_UNITS=padded_units(d, key_bits or 8, 4),
+        VALUE_UNITS=padded_units(d, value_bits or 8, 2), COLD_UNITS=padded_units(d, cold_bits or 8, 2),
+        num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
     )  # fmt: skip
     blocks = min(_MASS_PROGRAMS, triton.cdiv(scratch.capacity, 512)) if mass is not None else 0
     merge_parts[(kv_heads, tokens * group + blocks)](
@@ -181,11 +187,6 @@ def paged_decode(
         **shared, PARTS=triton.next_power_of_2(parts), COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
         MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group), num_warps=_WARPS_MERGE,
     )  # fmt: skip
-
-
-def _in_words(d: int, bits: int) -> bool:
-    """Whether a row's runs of codes are whole 32-bit words."""
-    return bits > 0 and d * bits % (32 * (3 if bits == 3 else 1)) == 0
 
 
 @triton.jit
@@ -198,7 +199,8 @@ def _exact_entries(
     SCAN: tl.constexpr = 1024
     CHUNK: tl.constexpr = 16
     QUERIES: tl.constexpr = GROUP * TOKENS
-    dim, valid = dimension(DP, DP, D)
+    dim = tl.arange(0, DP)
+    valid = dim < D
     queries = load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS)
     queries = queries.to(tl.float32) if IEEE else queries
     real = tl.arange(0, ROWS) < QUERIES
@@ -245,7 +247,8 @@ def _exact_part(
     """List entries `first` to `last` - 1 of a cache that has exact pages alone."""
     QUERIES: tl.constexpr = GROUP * TOKENS
     CHUNK: tl.constexpr = 16 if IEEE else 64
-    dim, valid = dimension(DP, DP, D)
+    dim = tl.arange(0, DP)
+    valid = dim < D
     queries = load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS)
     queries = queries.to(tl.float32) if IEEE else queries
     real = tl.arange(0, ROWS) < QUERIES
@@ -298,7 +301,8 @@ def _split(
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
     SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr,
     KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, COLD_BITS: tl.constexpr, FLOAT8: tl.constexpr,
-    IEEE: tl.constexpr, MASS: tl.constexpr, WORDS: tl.constexpr, COLD_WORDS: tl.constexpr, INLINE: tl.constexpr,
+    IEEE: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr, KEY_UNITS: tl.constexpr,
+    VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then SPLITS runs of the list, then these again for cold pages."""
     head = tl.program_id(0)
@@ -345,8 +349,8 @@ def _split(
                 )  # fmt: skip
                 packed_part(
                     query, pool, strides, head, table, pages, first, last, length, scale, 0, packed_pages, part,
-                    partial, maxima, totals, page_sums, KEY_BITS, VALUE_BITS, FLOAT8, D, DP, GROUP, TOKENS, ROWS,
-                    LISTED, MASS, WORDS, INLINE,
+                    partial, maxima, totals, page_sums, KEY_BITS, VALUE_BITS, FLOAT8, D, KEY_UNITS, VALUE_UNITS,
+                    GROUP, TOKENS, ROWS, LISTED, MASS, INLINE,
                 )  # fmt: skip
             elif COLD_BITS > 0:
                 pool = (
@@ -359,6 +363,6 @@ def _split(
                 )  # fmt: skip
                 packed_part(
                     query, pool, strides, head, table, pages, first, last, length, scale, packed_pages, 0x7FFFFFFF,
-                    part, partial, maxima, totals, page_sums, KEY_BITS, COLD_BITS, False, D, DP, GROUP, TOKENS, ROWS,
-                    LISTED, MASS, COLD_WORDS, INLINE,
+                    part, partial, maxima, totals, page_sums, KEY_BITS, COLD_BITS, False, D, KEY_UNITS, COLD_UNITS,
+                    GROUP, TOKENS, ROWS, LISTED, MASS, INLINE,
                 )  # fmt: skip

@@ -12,20 +12,20 @@ are relative to the maximum. Page numbers become 64-bit before they are multipli
 import triton
 import triton.language as tl
 
-from kernels.decode_attention.triton_dequantize import load_codes, unpack
+from kernels.decode_attention.triton_dequantize import (
+    as_columns,
+    factor,
+    key_dimension,
+    key_tile,
+    load_channels,
+    load_units,
+    undo,
+    value_dimension,
+    value_tile,
+)
 
 FLOOR = tl.constexpr(-1e30)  # maximum of a row that has seen no token: finite, so that differences are never NaN
 WEIGHT_SCALE = tl.constexpr(16384.0)  # float16 weights lie in 0..2**14, which leaves small ones their precision
-
-
-@triton.jit
-def dimension(SIZE: tl.constexpr, RUN: tl.constexpr, WIDTH: tl.constexpr):
-    """Which dimension column 0..SIZE - 1 of a tile is, and whether it is one (`triton_dequantize`)."""
-    column = tl.arange(0, SIZE)
-    if RUN == WIDTH:
-        return column, column >= 0
-    else:
-        return column // RUN * WIDTH + column % RUN, column % RUN < WIDTH
 
 
 @triton.jit
@@ -98,39 +98,50 @@ def normalized_queries(q, scale, LARGEST: tl.constexpr):
 
 
 @triton.jit
+def sum_by_sixteen(x):
+    """[64, rows] -> [16, rows]: sums of what a thread holds anyway, if the tile lies as tensor cores return it"""
+    return tl.sum(tl.reshape(x, (4, 16, x.shape[1])), 0)
+
+
+@triton.jit
 def packed_step(
-    q, key_tiles, key_scale, key_minimum, value_tiles, value_scale, value_minimum, scale, limit, maximum, total, acc,
-    offset, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr, VALUE_WORDS: tl.constexpr,
-    INLINE: tl.constexpr,
+    q, run_q, key_units, key_scale, key_minimum, even, odd, value_scale, value_minimum, scale, limit, maximum, total,
+    acc, unit, offset, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr,
+    KEY_UNITS: tl.constexpr, INLINE: tl.constexpr,
 ):  # fmt: skip
     """One packed page. Key scales are folded into the query and value scales into the weights, so that products are of
     codes; key minima add a term for each row, value minima one that all dimensions share, gathered in `offset`.
 
-    q and scale: of `normalized_queries`. Value scales are brought to at most 1 first, so that float16 weights neither
-    overflow nor vanish. -> maximum, total, acc, offset, added
+    q and scale: of `normalized_queries`; run_q: q as `factor` changes it. `unit`: the largest value scale so far, that
+    acc is in, so that float16 weights neither overflow nor vanish. total, offset: [16, rows], to be summed at the end.
+    -> maximum, total, acc, unit, offset, weights
     """
-    k = unpack(key_tiles, KEY_BITS, FLOAT8, False, INLINE)
-    scores = tl.dot(k, q * key_scale[:, None])
+    UNDO: tl.constexpr = undo(FLOAT8, INLINE)
+    channel = as_columns(key_scale, KEY_BITS, KEY_UNITS)
+    scores = tl.dot(key_tile(key_units, KEY_BITS, FLOAT8, INLINE), run_q * channel[:, None])
     if not FLOAT8:
         # A product with 16 equal rows: the tensor cores sum over dimensions sooner than lanes do.
-        equal = tl.dot(tl.broadcast_to(key_minimum[None, :], (16, key_minimum.shape[0])), q)
-        scores += tl.max(equal, 0)[None, :]
+        minimum = as_columns(key_minimum, KEY_BITS, KEY_UNITS)
+        equal = tl.dot(tl.broadcast_to(minimum[None, :], (16, minimum.shape[0])), q) * (1.0 / UNDO)
+        scores += tl.reshape(tl.broadcast_to(equal[None, :, :], (4, 16, equal.shape[1])), (64, equal.shape[1]))
     token = tl.arange(0, 64)
-    weights, shrink, added, maximum, total = softmax_step(
-        scores * scale[None, :], token[:, None] < limit[None, :], maximum, total
-    )  # fmt: skip
+    scores = tl.where(token[:, None] < limit[None, :], scores, float("-inf"))
+    scale *= UNDO
+    largest = tl.maximum(maximum, tl.max(scores, 0) * scale)
+    shrink = tl.exp2(maximum - largest)
+    weights = tl.exp2(scores * scale[None, :] - largest[None, :])
+    total = total * shrink[None, :] + sum_by_sixteen(weights)
     if FLOAT8:
-        largest = tl.max(value_scale.to(tl.float32), 0)
-        codes_weights = (weights * WEIGHT_SCALE).to(tl.float16)
+        highest = tl.maximum(unit, tl.max(value_scale.to(tl.float32), 0))
+        codes_weights = (weights * (WEIGHT_SCALE * tl.max(value_scale.to(tl.float32), 0) / highest)).to(tl.float16)
     else:
         value_scale = value_scale.to(tl.float32)
-        largest = tl.maximum(tl.max(value_scale, 0), 1e-30)
-        codes_weights = (weights * (value_scale * (WEIGHT_SCALE / largest))[:, None]).to(tl.float16)
-        offset = offset * shrink[None, :] + weights * value_minimum.to(tl.float32)[:, None]
-    v = unpack(value_tiles, VALUE_BITS, FLOAT8, VALUE_WORDS, INLINE)
-    product = tl.dot(tl.trans(v), codes_weights)
-    acc = acc * shrink[None, :] + product * (largest * (1.0 / WEIGHT_SCALE))
-    return maximum, total, acc, offset, added
+        highest = tl.maximum(tl.max(value_scale, 0), unit)
+        codes_weights = (weights * (value_scale * (WEIGHT_SCALE / highest))[:, None]).to(tl.float16)
+        offset = offset * shrink[None, :] + sum_by_sixteen(weights * value_minimum.to(tl.float32)[:, None])
+    shrink *= unit / highest
+    acc = tl.dot(value_tile(even, odd, VALUE_BITS, FLOAT8, INLINE), codes_weights, acc * shrink[None, :])
+    return largest, total, acc, highest, offset, weights
 
 
 @triton.jit
@@ -165,34 +176,34 @@ def between(number, low, high, SHAPE: tl.constexpr):
 def packed_part(
     q, kv, strides, head, table, pages, first, last, length, scale, low, high, part, partial, maxima, totals,
     page_sums, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr, D: tl.constexpr,
-    DP: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, LISTED: tl.constexpr,
-    MASS: tl.constexpr, VALUE_WORDS: tl.constexpr, INLINE: tl.constexpr,
+    KEY_UNITS: tl.constexpr, VALUE_UNITS: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    LISTED: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr,
 ):  # fmt: skip
     """List entries `first` to `last` - 1, those whose packed page number lies in low..high - 1.
 
     q = (pointer, token stride, head stride); kv: six pointers as `PackedPages` orders them; strides: of their heads.
     """
-    KEY_RUNS: tl.constexpr = 8 if KEY_BITS == 3 else 8 // KEY_BITS
-    VALUE_RUNS: tl.constexpr = 8 if VALUE_BITS == 3 else 8 // VALUE_BITS
-    KEY_RUN: tl.constexpr = DP // KEY_RUNS
-    VALUE_RUN: tl.constexpr = DP // VALUE_RUNS
     # The largest key scale times it stays in float16: a scale is at most 2 * 65504 / levels, in fp8 65504 / 448.
     LARGEST: tl.constexpr = 256 if FLOAT8 else (64 if KEY_BITS == 8 else (1 << (KEY_BITS - 2)))
     QUERIES: tl.constexpr = GROUP * TOKENS
-    dim, valid = dimension(DP, KEY_RUN, D // KEY_RUNS)
+    dim, valid, run = key_dimension(D, KEY_BITS, KEY_UNITS)
     queries, back = normalized_queries(
         load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS), scale, LARGEST
     )  # fmt: skip
+    run_queries = (queries.to(tl.float32) * factor(run, KEY_BITS, FLOAT8)[:, None]).to(tl.float16)
     token = tl.arange(0, 64)
+    pair = tl.arange(0, 32) * 2
     real = tl.arange(0, ROWS) < QUERIES
     limit = visible(length, GROUP, TOKENS, ROWS)
     maximum = tl.full([ROWS], FLOOR, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([DP, ROWS], tl.float32)
-    offset = tl.zeros([64, ROWS], tl.float32)
+    total = tl.zeros([16, ROWS], tl.float32)
+    offset = tl.zeros([16, ROWS], tl.float32)
+    dim, valid, run = value_dimension(D, VALUE_BITS, VALUE_UNITS)
+    acc = tl.zeros([dim.shape[0], ROWS], tl.float32)
+    unit = 1e-30
     key_codes = kv[0] + head.to(tl.int64) * strides[0]
-    key_scales = kv[1] + head.to(tl.int64) * strides[1] + dim
-    key_minima = kv[2] + head.to(tl.int64) * strides[2] + dim
+    key_scales = kv[1] + head.to(tl.int64) * strides[1]
+    key_minima = kv[2] + head.to(tl.int64) * strides[2]
     value_codes = kv[3] + head.to(tl.int64) * strides[3]
     value_scales = kv[4] + head.to(tl.int64) * strides[4]
     value_minima = kv[5] + head.to(tl.int64) * strides[5]
@@ -205,11 +216,12 @@ def packed_part(
     for entry in range(first, last):
         number = ~place
         at = (number - low).to(tl.int64)
-        mine = between(number, low, high, (64, 1))
-        key_tiles = load_codes(key_codes, at * (8 * D * KEY_BITS), mine, KEY_BITS, D, KEY_RUN, False)
-        value_tiles = load_codes(value_codes, at * (8 * D * VALUE_BITS), mine, VALUE_BITS, D, VALUE_RUN, VALUE_WORDS)
-        channel = between(number, low, high, (DP,)) & valid
-        key_scale = tl.load(key_scales + at * D, mask=channel, other=0)
+        mine = between(number, low, high, (1, 1))
+        key_units = load_units(key_codes, at * (8 * D * KEY_BITS), token, mine, D, KEY_BITS, KEY_UNITS, 4)
+        start = at * (8 * D * VALUE_BITS)
+        even = load_units(value_codes, start, pair, mine, D, VALUE_BITS, VALUE_UNITS, 2)
+        odd = load_units(value_codes, start, pair + 1, mine, D, VALUE_BITS, VALUE_UNITS, 2)
+        key_scale = load_channels(key_scales + at * D, mine, D, KEY_BITS, KEY_UNITS)
         mine = between(number, low, high, (ROWS,))
         here = tl.where(mine, limit - page * 64, 0)
         if FLOAT8:
@@ -218,22 +230,24 @@ def packed_part(
             value_scale = tl.load(value_scales + at + one, mask=between(number, low, high, (1,)), other=0)
             value_minimum = value_scale
         else:
-            key_minimum = tl.load(key_minima + at * D, mask=channel, other=0)
-            each = between(number, low, high, (64,))
-            value_scale = tl.load(value_scales + at * 64 + token, mask=each, other=0)
-            value_minimum = tl.load(value_minima + at * 64 + token, mask=each, other=0)
-        maximum, total, acc, offset, added = packed_step(
-            queries, key_tiles, key_scale, key_minimum, value_tiles, value_scale, value_minimum, back, here, maximum,
-            total, acc, offset, KEY_BITS, VALUE_BITS, FLOAT8, VALUE_WORDS, INLINE,
+            key_minimum = load_channels(key_minima + at * D, between(number, low, high, (1, 1)), D, KEY_BITS, KEY_UNITS)
+            # One load for both: Triton reads ahead only what a product depends on.
+            apart = tl.multiple_of((value_minima.to(tl.int64) - value_scales.to(tl.int64)) // 2, 8)
+            both = value_scales + at * 64 + tl.arange(0, 2)[:, None] * apart + token[None, :]
+            both = tl.load(both, mask=between(number, low, high, (2, 64)), other=0)
+            value_scale, value_minimum = tl.split(tl.trans(both))
+        maximum, total, acc, unit, offset, weights = packed_step(
+            queries, run_queries, key_units, key_scale, key_minimum, even, odd, value_scale, value_minimum, back, here,
+            maximum, total, acc, unit, offset, KEY_BITS, VALUE_BITS, FLOAT8, KEY_UNITS, INLINE,
         )  # fmt: skip
         if MASS:
-            store_page(page_sums, entry, maximum, added, mine & real, QUERIES, ROWS)
+            store_page(page_sums, entry, maximum, tl.sum(weights, 0), mine & real, QUERIES, ROWS)
         page = tl.maximum(following, 0)  # more than a renaming: Triton pipelines no loop that carries one
         place = tl.load(table + page)
         following = tl.minimum(entry + 2, last - 1)
         if LISTED:
             following = tl.load(pages + following)
+    acc *= (factor(run, VALUE_BITS, FLOAT8) * (unit * (undo(FLOAT8, INLINE) / WEIGHT_SCALE)))[:, None]
     if not FLOAT8:
         acc += tl.sum(offset, 0)[None, :]
-    dim, valid = dimension(DP, VALUE_RUN, D // VALUE_RUNS)
-    store_part(acc, maximum, total, partial, maxima, totals, part, dim, valid, D, QUERIES, ROWS)
+    store_part(acc, maximum, tl.sum(total, 0), partial, maxima, totals, part, dim, valid, D, QUERIES, ROWS)
