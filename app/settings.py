@@ -117,7 +117,7 @@ class Settings:
         key="sparsity.reuse_interval",
     )
     sparsity_score: str = _setting(
-        "mean_std", choice("mean_std", "min_max"), "how KV pages are judged", key="sparsity.score"
+        "coarse_keys", choice("coarse_keys", "mean_std", "min_max"), "how KV pages are judged", key="sparsity.score"
     )
     prefill_chunk: int | None = _setting(
         None,

@@ -14,7 +14,7 @@ def _double(x, y, count: tl.constexpr):
 
 
 def probe() -> str:
-    """"" if the kernel compiled and computed what it should, else what it did."""
+    """ "" if the kernel compiled and computed what it should, else what it did."""
     x = torch.arange(_NUMBERS, dtype=torch.float32, device="cuda")
     y = torch.full_like(x, -1)
     _double[(1,)](x, y, _NUMBERS)  # type: ignore[reportIndexIssue]

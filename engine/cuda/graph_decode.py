@@ -17,7 +17,7 @@ from engine.cache import DECODE, PAGE, SPARSE_DECODE, KvCache, Sequence
 from engine.cuda.step_inputs import StepInputs
 from engine.cuda.warm_up import read_something
 from engine.model import Decoder, LayerWeights
-from engine.patterns import AttentionPolicy, MinMax, Scorer
+from engine.patterns import AttentionPolicy, CoarseKeys, MinMax, Scorer
 from engine.patterns.policy import FIRST_LAYERS, RECENT, SHARED_FROM, SINK
 from engine.patterns.scorer import MASS, MeanStd
 from engine.two_pools import TwoPoolCache
@@ -26,6 +26,7 @@ from kernels.block_index import PageLists
 from kernels.decode_attention.triton import make_scratch, paged_decode
 from kernels.linear import activation_dtype, gate_up_swiglu, linear
 from kernels.page_scores.triton import score_pages
+from kernels.page_scores.triton_coarse import score_pages_by_coarse_keys
 from kernels.page_selection.triton import select_page_lists
 from kernels.rms_norm import add_rms_norm
 
@@ -40,6 +41,7 @@ VARIANTS: tuple[tuple[Reads, Reads], ...] = (
 )
 """(first layers, other layers): up to 64k tokens the first layers read everything; with a late crossover the others."""
 _KINDS: dict[type[Scorer], str] = {MeanStd: "mean_std", MinMax: "min_max"}
+_SCORERS = (CoarseKeys, *_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class GraphDecoder:
             return "attention drawn by each KV page is being summed up"
         if self._cache.cold.size:
             return "KV pages may be demoted, and what they draw is being summed up"
-        if policy.mode != "exact" and type(self._scorer) not in _KINDS:
+        if policy.mode != "exact" and type(self._scorer) not in _SCORERS:
             return f"KV pages are scored by {self._scorer.name}"
         return None
 
@@ -283,12 +285,17 @@ class GraphDecoder:
             lists = PageLists(self._starts[index], self._ends[index], self._listed[index])
         if reads == "select" and lists is not None:
             budget = inputs.budgets[index >= FIRST_LAYERS]
-            first, second = (
-                cache.memory.of_layer(part, index) for part in cache.memory.summaries[self._scorer.summary]
-            )
-            score_pages(
-                q[0], first, second, _KINDS[type(self._scorer)], self._table, cache.memory.exact_pages, inputs.length,
-                budget, self._streaming[index], self._scores,
-            )  # fmt: skip
+            self._score(index, q[0], budget)
             select_page_lists(self._scores, inputs.length, budget, SINK, RECENT, self._streaming[index], lists)
         paged_decode(q, kv, self._table, lists, inputs.length, self._scale, self._out, self._scratch)
+
+    def _score(self, index: int, q: torch.Tensor, budget: torch.Tensor) -> None:
+        memory = self._cache.memory
+        summary = [memory.of_layer(part, index) for part in memory.summaries[self._scorer.summary]]
+        rest = memory.exact_pages, self._inputs.length, budget, self._streaming[index], self._scores
+        if isinstance(self._scorer, CoarseKeys):
+            codes, scale, minimum = summary
+            score_pages_by_coarse_keys(q, codes, scale, minimum, self._scale, self._table, *rest)
+        else:
+            first, second = summary
+            score_pages(q, first, second, _KINDS[type(self._scorer)], self._table, *rest)

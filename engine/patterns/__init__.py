@@ -7,7 +7,7 @@ from engine.patterns.measure import Kept, kept_attention
 from engine.patterns.pattern import Pattern, Union
 from engine.patterns.policy import AttentionPolicy, Sparsity, streaming_heads
 from engine.patterns.registry import named_pattern, pattern_names, register, unregister
-from engine.patterns.scorer import AccumulatedMass, MeanStd, MinMax, Scorer, resolve_scorer, summary_layout
+from engine.patterns.scorer import AccumulatedMass, CoarseKeys, MeanStd, MinMax, Scorer, resolve_scorer, summary_layout
 from engine.patterns.static import Dense, DenseUpTo, GlobalTokens, QuestionTail, Sinks, SlidingWindow, Streaming
 from engine.patterns.top_pages import TopPages
 
@@ -15,6 +15,7 @@ __all__ = [
     "AccumulatedMass",
     "AttentionPolicy",
     "BlockContext",
+    "CoarseKeys",
     "Dense",
     "DenseUpTo",
     "GlobalTokens",

@@ -67,7 +67,7 @@ class Sparsity:
     streaming_ratio: float | None = None
     streaming_local: int | None = None
     reuse_interval: int = 4
-    score: Any = "mean_std"
+    score: Any = "coarse_keys"
     logical_pages: int = 16
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Sparsity:
 
     @property
     def scorer(self) -> Scorer:
-        if self.score in ("mean_std", "min_max"):
+        if self.score in ("coarse_keys", "mean_std", "min_max"):
             return replace(resolve_scorer(self.score), logical=self.logical_pages)  # type: ignore[arg-type]
         return resolve_scorer(self.score)
 

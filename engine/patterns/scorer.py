@@ -17,10 +17,11 @@ from engine.patterns.context import Summary
 from engine.patterns.errors import PatternError, need
 from engine.patterns.identity import identity
 from kernels.block_index import PAGE
-from kernels.kv_codec import bounds, summarize
-from kernels.page_scores import mean_std_scores, min_max_scores
+from kernels.kv_codec import bounds, coarse_keys, logical_statistics, summarize
+from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores
 
 LOGICAL = 16  # tokens of a logical page
+FEW_ROWS = 8  # of a decode step: the query heads of a KV head
 MASS = "mass"  # the summary that attention itself writes
 
 
@@ -101,6 +102,36 @@ class MinMax(_LogicalPages):
 
     def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
         return min_max_scores(query, *summary)
+
+
+@dataclass(frozen=True)
+class CoarseKeys(_LogicalPages):
+    """Weighs single tokens by a copy of the keys in 2 bits: it finds what a logical page's mean hides.
+
+    A decode step weighs every token of a page. The many rows of a prefill block make do with logical pages, whose mean
+    and standard deviation follow from the same codes.
+    """
+
+    @property
+    def name(self) -> str:
+        return "coarse_keys"
+
+    @property
+    def summary(self) -> str:
+        return "coarse_keys"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.logical}@1"
+
+    def summarize(self, keys: torch.Tensor) -> Summary:
+        return coarse_keys(keys)
+
+    def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
+        codes, scale, minimum = summary
+        if query.shape[2] > FEW_ROWS:
+            return mean_std_scores(query, *logical_statistics(codes, scale, minimum, self.logical))
+        return coarse_scores(query, codes, scale, minimum, query.shape[-1] ** -0.5)
 
 
 @dataclass(frozen=True)
@@ -202,7 +233,7 @@ class OwnScorer(Scorer):
             ) from error
 
 
-SCORERS: dict[str, Scorer] = {scorer.name: scorer for scorer in (MeanStd(), MinMax(), AccumulatedMass())}
+SCORERS: dict[str, Scorer] = {scorer.name: scorer for scorer in (CoarseKeys(), MeanStd(), MinMax(), AccumulatedMass())}
 
 
 def resolve_scorer(score: object) -> Scorer:

@@ -24,7 +24,7 @@ class TopPages(Pattern):
     """
 
     budget: int
-    score: Any = "mean_std"
+    score: Any = "coarse_keys"
     sink: int = 64
     recent: int = 256
     built_in: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels import triton_jit
+from kernels.kv_codec.coarse import coarse_keys
 from kernels.kv_codec.formats import PAGE, PackedFormat, PackedPages
 from kernels.kv_codec.reference import pack_pages
 from kernels.kv_codec.summaries import summarize
@@ -46,6 +47,20 @@ def summarize_into(keys: torch.Tensor, pages: torch.Tensor, mean: torch.Tensor, 
         return triton.summarize_into(keys, pages, mean, std)
     made = summarize(keys.unflatten(1, (-1, PAGE))[:, pages], PAGE // mean.shape[2])
     for stored, part in zip((mean, std), made):
+        stored[:, pages] = part
+
+
+def copy_coarsely_into(
+    keys: torch.Tensor, pages: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor
+) -> None:
+    """Coarse copies of pages `pages` int64 [n] of keys [kv_heads, slots, d] into codes uint8 [kv_heads, rows, 64, d /
+    4], scale and minimum float16 [kv_heads, rows, d], at rows of the same numbers."""
+    if triton_jit.available(keys.device):
+        from kernels.kv_codec.triton_coarse import copy_coarsely_into as on_card
+
+        return on_card(keys, pages, codes, scale, minimum)
+    made = coarse_keys(keys.unflatten(1, (-1, PAGE))[:, pages])
+    for stored, part in zip((codes, scale, minimum), made):
         stored[:, pages] = part
 
 

@@ -5,7 +5,7 @@ import torch
 from kernels import cpu_jit, triton_jit
 from kernels.page_scores import reference
 
-__all__ = ["mean_std_scores", "min_max_scores"]
+__all__ = ["coarse_scores", "mean_std_scores", "min_max_scores"]
 
 _FEW_ROWS = 8  # a decode step; not counted over query blocks, so that their number does not change last bits
 
@@ -31,6 +31,24 @@ def min_max_scores(q: torch.Tensor, minimum: torch.Tensor, maximum: torch.Tensor
 
         return triton_blocks.largest(q, minimum, maximum, "min_max")
     return _largest(q.clamp(max=0), q.clamp(min=0), minimum, maximum)
+
+
+def coarse_scores(
+    q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, factor: float
+) -> torch.Tensor:
+    """q float32 [kv_heads, blocks, rows, d], coarse keys (`kernels.kv_codec.coarse_keys`) of [kv_heads, pages] ->
+    float32 scores of KV pages [kv_heads, blocks, pages].
+
+    The logarithm of the weight that a row's softmax would give a page, were its keys the coarse ones: logsumexp over
+    the page's tokens of factor * q . key. The largest over all rows counts.
+    """
+    if codes.shape[1] == 0:
+        return q.new_empty(*q.shape[:2], 0)
+    if q.shape[2] <= _FEW_ROWS and q.device.type == "cpu" and cpu_jit.available():
+        from kernels.page_scores import cpu_coarse
+
+        return cpu_coarse.coarse_scores(q.contiguous(), codes, scale, minimum, factor)
+    return reference.coarse_scores(q, codes, scale, minimum, factor)
 
 
 def _on_card(q: torch.Tensor, summary: torch.Tensor) -> bool:

@@ -5,6 +5,9 @@ Scores of one page never depend on another page's summary, so NaN there stays th
 
 import torch
 
+from kernels.kv_codec.coarse import coarse_codes
+from kernels.kv_codec.formats import PAGE
+
 _SLAB = 1 << 24  # scores of logical pages held at once: 64 MB
 
 
@@ -24,3 +27,19 @@ def largest(q0: torch.Tensor, q1: torch.Tensor, summary0: torch.Tensor, summary1
         for at in range(0, blocks, step)
     ]
     return slabs[0] if len(slabs) == 1 else torch.cat(slabs, dim=1)
+
+
+def coarse_scores(
+    q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, factor: float
+) -> torch.Tensor:
+    """As `kernels.page_scores.coarse_scores`."""
+    kv_heads, blocks, rows, d = q.shape
+    pages, q = codes.shape[1], q.flatten(1, 2).float() * factor  # [kv_heads, blocks * rows, d]
+    scores = torch.empty(kv_heads, blocks, pages, device=q.device)
+    step = max(1, _SLAB // max(1, kv_heads * PAGE * max(d, blocks * rows)))
+    for first in range(0, pages, step):
+        part = slice(first, first + step)
+        keys = torch.addcmul(minimum[:, part, None].float(), coarse_codes(codes[:, part]), scale[:, part, None].float())
+        logits = (q @ keys.flatten(1, 2).mT).unflatten(2, (-1, PAGE))  # [kv_heads, blocks * rows, pages, 64]
+        scores[:, :, part] = logits.logsumexp(3).unflatten(1, (blocks, rows)).amax(2)
+    return scores

@@ -1,6 +1,6 @@
 """Scores of KV pages for the query blocks of a prefill chunk, on a card: two products and the largest, in one launch.
 
-Products are in float16, which the summaries are kept in; queries are scaled by their largest entry and rounded to 11 bits.
+Products are in float16, which summaries are kept in; queries are scaled by their largest entry and rounded to 11 bits.
 """
 
 import torch

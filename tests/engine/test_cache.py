@@ -15,10 +15,10 @@ from engine.kv_memory import bytes_per_token, kv_formats
 from engine.pages import PagePool, runs
 from kernels.kv_codec import (
     FORMATS,
+    coarse_keys,
     hadamard,
     layer_format,
     pack_pages,
-    summarize,
     unpack_page_keys,
     unpack_page_values,
 )
@@ -159,11 +159,11 @@ def test_old_pages_are_packed_and_the_sink_and_recent_ones_stay_exact(kv_format)
     torch.testing.assert_close(values[64:384], expected, rtol=1e-4, atol=1e-4)
     assert cache.exact.free == 20 - 3
     places = [~page for page in sequence.table[1:6]]
-    for stored, part in zip(cache.memory.summaries["mean_std/16"], summarize(old_k)):
+    for stored, part in zip(cache.memory.summaries["coarse_keys"], coarse_keys(old_k)):
         assert torch.equal(stored[1][:, [20 + place for place in places]], part)
     rows = cache.memory.summary_rows(cache.table(sequence, sequence.length // PAGE * PAGE))
     exact_keys = k.bfloat16().transpose(0, 1)[:, : sequence.length // PAGE * PAGE].unflatten(1, (-1, PAGE))
-    for got, part in zip(cache.memory.read_summaries(1, "mean_std/16", rows), summarize(exact_keys)):
+    for got, part in zip(cache.memory.read_summaries(1, "coarse_keys", rows), coarse_keys(exact_keys)):
         assert torch.equal(got, part)
 
 
@@ -174,7 +174,7 @@ def test_complete_pages_are_summarized(kv_format):
         [fill(cache, sequence, tokens, seed)[0][1] for seed, tokens in ((0, 70), (70, 57), (127, 1), (128, 64))]
     )
     pages = k.to(cache.dtype)[:192].transpose(0, 1).unflatten(1, (-1, 64))
-    for stored, part in zip(cache.memory.summaries["mean_std/16"], summarize(pages)):
+    for stored, part in zip(cache.memory.summaries["coarse_keys"], coarse_keys(pages)):
         assert torch.equal(stored[1][:, sequence.table[:3]], part)
 
 
@@ -190,8 +190,8 @@ def test_bytes_per_token(kv_format):
     cache = KvCache(MODEL, kv_format, 10, 1)
     kept = [store.tensor for store in cache.memory.stores() if store.packed == cache.packs]
     assert bytes_per_token(MODEL, kv_format) == -(-sum(tensor.nbytes for tensor in kept) // 640)
-    if kv_format == "bf16":  # keys and values; the mean and deviation of 4 logical pages in each 64 tokens, as float16
-        assert bytes_per_token(MODEL, kv_format) == 2 * 2 * 32 * (2 * 2 + 2 * 2 * 4 / 64)
+    if kv_format == "bf16":  # keys and values; their copy in 2 bits, with a scale and a minimum for 64 tokens
+        assert bytes_per_token(MODEL, kv_format) == 2 * 2 * 32 * (2 * 2 + (64 / 4 + 2 * 2) / 64)
 
 
 @pytest.mark.parametrize("kv_format", ["bf16", "k8v4"])

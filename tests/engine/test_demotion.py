@@ -42,7 +42,7 @@ def kept(cache: KvCache, sequence: Sequence, layer: int, page: int) -> PackedPag
 @pytest.mark.parametrize("kv_format", DEMOTABLE)
 def test_keys_stay_and_values_keep_two_bits(kv_format):
     cache, sequence = filled(kv_format)
-    before, summaries = [kept(cache, sequence, layer, 4) for layer in range(2)], cache.memory.summaries["mean_std/16"]
+    before, summaries = [kept(cache, sequence, layer, 4) for layer in range(2)], cache.memory.summaries["coarse_keys"]
     rows = cache.memory.summary_rows(cache.table(sequence, sequence.length))
     means = summaries[0][:, :, rows].clone()
     others = read(cache, sequence, 1)

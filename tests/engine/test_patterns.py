@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from engine.patterns import (
     AccumulatedMass,
     BlockContext,
+    CoarseKeys,
     Dense,
     DenseUpTo,
     GlobalTokens,
@@ -43,7 +44,7 @@ def context(
     blocks = QueryBlocks.chunk(start, end, size)
     q = torch.randn(end - start, KV_HEADS * GROUP, D, generator=torch.Generator().manual_seed(seed + 1))
     keys = random_keys(end // PAGE, seed) if keys is None else keys
-    summaries = {scorer.summary: scorer.summarize(keys) for scorer in (MeanStd(), MinMax(), MeanStd(32))}
+    summaries = {scorer.summary: scorer.summarize(keys) for scorer in (CoarseKeys(), MeanStd(), MinMax(), MeanStd(32))}
     summaries["mass"] = torch.rand(KV_HEADS, end // PAGE, generator=torch.Generator().manual_seed(seed + 2))
     return BlockContext(blocks, KV_HEADS, 2, sample_queries(q, blocks, KV_HEADS), summaries, **more)
 
@@ -134,6 +135,7 @@ def test_sampled_queries_are_rows_of_their_own_block_and_include_the_last() -> N
 TOP = [
     TopPages(384, sink=64, recent=128),
     TopPages(384, "min_max", sink=64, recent=128),
+    TopPages(384, MeanStd(), sink=64, recent=128),
     TopPages(384, MeanStd(32), sink=64, recent=128),
     TopPages(448, AccumulatedMass(), sink=0, recent=1),
 ]
@@ -173,7 +175,7 @@ def test_decode_reads_the_budget_and_no_more() -> None:
         QueryBlocks.decode(40 * PAGE + 10),
         KV_HEADS,
         queries=decode_queries(torch.randn(KV_HEADS * GROUP, D), KV_HEADS),
-        summaries={MeanStd().summary: MeanStd().summarize(keys)},
+        summaries={CoarseKeys().summary: CoarseKeys().summarize(keys)},
     )
     listed = TopPages(640).listed(seen)
     assert listed.sum(-1).flatten().tolist() == [10] * KV_HEADS
@@ -217,7 +219,7 @@ def test_a_block_lists_the_same_pages_in_any_chunk() -> None:
     """Where a chunk ends, and how much of the prompt was re-used before it, changes no block's pages."""
     keys, pattern = random_keys(1600 // PAGE), TopPages(384, sink=64, recent=128)
     q = torch.randn(1600, KV_HEADS * GROUP, D)
-    summary = {MeanStd().summary: MeanStd().summarize(keys)}
+    summary = {CoarseKeys().summary: CoarseKeys().summarize(keys)}
 
     def listed(start: int, end: int) -> torch.Tensor:
         blocks = QueryBlocks.chunk(start, end, 64)
@@ -238,7 +240,7 @@ def test_union_is_or_and_flat() -> None:
     assert (a | b) | c == a | (b | c) == Union((a, b, c))
     assert a | b != b | a
     assert repr(a | b) == "Sinks(tokens=64) | SlidingWindow(tokens=128)"
-    assert (Sinks(64) | TopPages(512)).scorers() == (MeanStd(),)
+    assert (Sinks(64) | TopPages(512)).scorers() == (CoarseKeys(),)
     with pytest.raises(TypeError):
         _ = a | 3  # type: ignore[operator]
 
@@ -295,8 +297,11 @@ def test_is_dense_is_never_wrong(pattern: Pattern, until: int) -> None:
         (lambda: DenseUpTo(0), "tokens: got 0, need"),
         (lambda: TopPages(63), "budget: got 63, need"),
         (lambda: TopPages(300), "budget: got 300, need at least 320: sink and recent tokens are part of it"),
-        (lambda: TopPages(4096, "mean"), "score: got 'mean', need one of mean_std, min_max, accumulated, or an object"),
-        (lambda: TopPages(4096, 7), "score: got 7, need one of mean_std"),
+        (
+            lambda: TopPages(4096, "mean"),
+            "score: got 'mean', need one of coarse_keys, mean_std, min_max, accumulated, or an object",
+        ),
+        (lambda: TopPages(4096, 7), "score: got 7, need one of coarse_keys, mean_std"),
         (lambda: TopPages(4096, MeanStd), "score: got <class"),
         (lambda: MeanStd(24), "logical: got 24, need a divisor of 64"),
         (lambda: PerHead(Dense(), "streaming"), "streaming: got 'streaming', need a pattern"),  # type: ignore[arg-type]
@@ -314,7 +319,7 @@ def test_impossible_arguments_are_refused(make, message: str) -> None:
 def test_positions_are_sorted_and_without_doubles() -> None:
     assert GlobalTokens((9, 3, 9)) == GlobalTokens((3, 9))
     assert repr(GlobalTokens((9, 3))) == "GlobalTokens(positions=(3, 9))"
-    assert repr(TopPages(4096)) == "TopPages(4096, score='mean_std', sink=64, recent=256)"
+    assert repr(TopPages(4096)) == "TopPages(4096, score='coarse_keys', sink=64, recent=256)"
     assert TopPages(4096) == TopPages(4096)
     assert TopPages(4096) != TopPages(4096, "min_max")
 
@@ -324,7 +329,7 @@ def test_keys_tell_patterns_apart_and_stay_as_they_are() -> None:
     assert len(set(keys)) == len(keys)
     assert (
         TopPages(4096) | Sinks(64)
-    ).key == "Union@1(parts=[TopPages@1(4096, mean_std/16@1, 64, 256), Sinks@1(tokens=64)])"
+    ).key == "Union@1(parts=[TopPages@1(4096, coarse_keys/16@1, 64, 256), Sinks@1(tokens=64)])"
 
 
 def test_kept_attention_is_the_share_of_softmax_on_listed_pages() -> None:

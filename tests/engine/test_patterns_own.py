@@ -259,7 +259,7 @@ def test_a_wrong_summary_is_named(make, message: str) -> None:
 def test_what_a_pattern_needs_and_does_not_get_is_said() -> None:
     pattern = TopPages(512)
     blocks = QueryBlocks.decode(30 * PAGE)
-    with pytest.raises(PatternError, match=r"^Pattern TopPages: there are no summaries 'mean_std/16' of the KV pages"):
+    with pytest.raises(PatternError, match=r"^Pattern TopPages: there are no summaries 'coarse_keys' of the KV pages"):
         pattern.index(BlockContext(blocks, KV_HEADS))
     seen = context(30, pattern)
     with pytest.raises(PatternError, match="there are no queries here"):

@@ -8,8 +8,8 @@ import torch
 from engine.patterns import (
     AttentionPolicy,
     BlockContext,
+    CoarseKeys,
     Dense,
-    MeanStd,
     MinMax,
     PatternError,
     PerHead,
@@ -50,7 +50,7 @@ def policy(mode: str, streaming: torch.Tensor | None = None, **sparsity) -> Atte
 )
 def test_decode_budgets_follow_the_context(mode: str, length: int, budget: int) -> None:
     assert policy(mode).budget(length) == budget
-    expected = Dense() if mode == "exact" else TopPages(budget, MeanStd(), 64, 256)
+    expected = Dense() if mode == "exact" else TopPages(budget, CoarseKeys(), 64, 256)
     assert policy(mode).answering(2, length) == expected
 
 
@@ -60,7 +60,7 @@ def test_below_the_crossover_and_the_budget_answers_are_dense() -> None:
     assert balanced.answering(2, 12_288) != Dense()
     short = policy("balanced", budget=2048, crossover=0)
     assert short.answering(2, 2048) == Dense()
-    assert short.answering(2, 2049) == TopPages(2048, MeanStd(), 64, 256)
+    assert short.answering(2, 2049) == TopPages(2048, CoarseKeys(), 64, 256)
     assert policy("fast", ratio=0.5).budget(100_000) == 50_048
 
 
@@ -68,20 +68,20 @@ def test_first_layers_are_dense_up_to_64k_and_read_32k_past_it() -> None:
     fast = policy("fast")
     for layer in (0, 1):
         assert fast.answering(layer, 65_536) == Dense()
-        assert fast.answering(layer, 65_537) == TopPages(32_768, MeanStd(), 64, 256)
+        assert fast.answering(layer, 65_537) == TopPages(32_768, CoarseKeys(), 64, 256)
         reading = fast.reading(layer)
         assert reading.is_dense(65_536)
         assert not reading.is_dense(65_537)
-    assert fast.answering(0, 1 << 22) == TopPages(65_536, MeanStd(), 64, 256)
-    assert fast.answering(2, 65_536) == TopPages(2048, MeanStd(), 64, 256)
+    assert fast.answering(0, 1 << 22) == TopPages(65_536, CoarseKeys(), 64, 256)
+    assert fast.answering(2, 65_536) == TopPages(2048, CoarseKeys(), 64, 256)
 
 
 def test_reading_is_dense_up_to_the_budget_and_at_the_question() -> None:
-    assert policy("balanced").reading(2) == TopPages(8192 + 1024, MeanStd(), 64, 1024) | QuestionTail()
-    assert policy("fast").reading(2) == TopPages(4096 + 1024, MeanStd(), 64, 1024) | QuestionTail()
+    assert policy("balanced").reading(2) == TopPages(8192 + 1024, CoarseKeys(), 64, 1024) | QuestionTail()
+    assert policy("fast").reading(2) == TopPages(4096 + 1024, CoarseKeys(), 64, 1024) | QuestionTail()
     assert policy("exact").reading(2) == Dense()
     assert [policy(mode).dense_until for mode in ("exact", "balanced", "fast")] == [math.inf, 9216, 5120]
-    assert policy("balanced", reading_budget=2048).reading(3) == TopPages(2048, MeanStd(), 64, 512) | QuestionTail()
+    assert policy("balanced", reading_budget=2048).reading(3) == TopPages(2048, CoarseKeys(), 64, 512) | QuestionTail()
     assert policy("balanced", budget=512).dense_until == 2048
 
 
@@ -123,8 +123,8 @@ STREAMING = torch.tensor([[False, False], [True, False], [True, True], [False, T
 
 def test_streaming_heads_read_sink_and_local() -> None:
     balanced = policy("balanced", STREAMING)
-    assert balanced.reading(2) == PerHead(TopPages(9216, MeanStd(), 64, 1024) | QuestionTail(), Streaming(64, 8192))
-    assert balanced.answering(2, 20_000) == PerHead(TopPages(4096, MeanStd(), 64, 256), Streaming(64, 256))
+    assert balanced.reading(2) == PerHead(TopPages(9216, CoarseKeys(), 64, 1024) | QuestionTail(), Streaming(64, 8192))
+    assert balanced.answering(2, 20_000) == PerHead(TopPages(4096, CoarseKeys(), 64, 256), Streaming(64, 256))
     assert balanced.answering(2, 10_000) == Dense()
     assert torch.equal(balanced.streaming(1), STREAMING[1])  # type: ignore[arg-type]
     assert balanced.dense_until == 8192
@@ -165,7 +165,7 @@ def test_the_key_changes_with_what_reading_computes_and_with_nothing_else() -> N
 
 def test_scorers_are_those_whose_summaries_are_needed() -> None:
     assert policy("exact").reading_scorers == policy("exact").answering_scorers == ()
-    assert policy("balanced").reading_scorers == policy("balanced").answering_scorers == (MeanStd(),)
+    assert policy("balanced").reading_scorers == policy("balanced").answering_scorers == (CoarseKeys(),)
     assert policy("fast", score="min_max", logical_pages=32).answering_scorers == (MinMax(32),)
 
 
@@ -199,7 +199,7 @@ def test_a_named_pattern_is_used_as_it_is() -> None:
         ({"crossover": -1}, "crossover: got -1, need"),
         ({"reuse_interval": 3}, "reuse_interval: got 3, need a divisor of 64"),
         ({"logical_pages": 24}, "logical_pages: got 24, need a divisor of 64"),
-        ({"score": "mean"}, "score: got 'mean', need one of mean_std, min_max, accumulated"),
+        ({"score": "mean"}, "score: got 'mean', need one of coarse_keys, mean_std, min_max, accumulated"),
     ],
 )
 def test_impossible_settings_are_refused(arguments: dict, message: str) -> None:

@@ -42,10 +42,10 @@ WAYS = (
     *(Way("exact", name) for name in ("fp8", "k8v4", "k4v4", "k3v3", "k2v2")),
     Way("balanced", "bf16", "balanced", BALANCED),
     Way("balanced", "bf16", "balanced", BALANCED, None, False),
+    Way("balanced", "bf16", "balanced", BALANCED, "mean_std", False),
     Way("balanced", "bf16", "balanced", BALANCED, "min_max", False),
     Way("fast", "bf16", "fast", FAST),
     Way("fast", "bf16", "fast", FAST, None, False),
-    Way("fast", "bf16", "fast", FAST, "min_max", False),
     Way("exact", "bf16", "balanced", BALANCED, None, False),
     Way("balanced", "k4v4", "balanced", BALANCED),
 )
@@ -59,7 +59,7 @@ def config_for(way: Way, args: argparse.Namespace) -> EngineConfig:
             budget=way.budget,
             crossover=0,
             ratio=0.0,
-            score=way.scorer or "mean_std",
+            score=way.scorer or "coarse_keys",
             reading_budget=PREFILL_BUDGET if way.mode == "exact" else None,
         )
     gates = tuple(map(tuple, read_gates(GATES).gates)) if way.gates and way.sparse else None
