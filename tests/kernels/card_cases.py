@@ -18,10 +18,12 @@ from kernels.decode_attention.triton import make_scratch, paged_decode
 from kernels.kv_codec import FORMATS, PackedFormat
 from kernels.kv_codec.formats import empty_pages
 from kernels.kv_codec.triton import pack_into, summarize_into, unpack_into
+from kernels.kv_codec.triton_coarse import copy_coarsely_into, logical_statistics
 from kernels.linear.triton import matvec
 from kernels.linear.triton_convert import quantize_rows, unpack_int4_groups
 from kernels.page_scores.triton import score_pages
 from kernels.page_scores.triton_blocks import largest
+from kernels.page_scores.triton_coarse import score_pages_by_coarse_keys
 from kernels.page_selection.triton import select_page_lists
 from kernels.prefill_attention.triton import prefill_attention
 from kernels.rms_norm.triton import add_rms_norm
@@ -63,6 +65,9 @@ def cases(d: int, formats: tuple[str, ...]) -> list[Case]:
         if fmt in FORMATS:
             found.append(Case(f"pack, {fmt}", "_pack", partial(_pack, d, fmt)))
     found += [
+        Case("coarse keys, made", "_copy_coarsely", partial(_copy_coarsely, d)),
+        Case("coarse keys, page scores", "_score_coarse", partial(_score_coarse, d)),
+        Case("coarse keys, statistics", "_logical_statistics", partial(_logical_statistics, d)),
         Case("summarize", "_summarize", partial(_summarize, d)),
         Case("page scores", "_score", partial(_score, d)),
         Case("page selection", "_select", _select),
@@ -160,6 +165,32 @@ def _score(d: int, device: torch.device) -> None:
         pages // 8, _numbers(device, 1), _numbers(device, 1), _numbers(device, KV_HEADS, dtype=torch.uint8),
         torch.empty(KV_HEADS, pages, device=device),
     )  # fmt: skip
+
+
+def _coarse(d: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = 9 * CONTEXT // PAGE // 8
+    codes = _numbers(device, KV_HEADS, rows, PAGE, d // 4, dtype=torch.uint8)
+    scale, minimum = (torch.empty(KV_HEADS, rows, d, dtype=torch.float16, device=device) for _ in range(2))
+    return codes, scale, minimum
+
+
+def _copy_coarsely(d: int, device: torch.device) -> None:
+    pages = _numbers(device, CHUNK // PAGE, dtype=torch.int64)
+    copy_coarsely_into(_layer(d, "bf16", device).keys, pages, *_coarse(d, device))
+
+
+def _score_coarse(d: int, device: torch.device) -> None:
+    pages = CONTEXT // PAGE
+    score_pages_by_coarse_keys(
+        _bf16(device, HEADS, d), *_coarse(d, device), d**-0.5, _numbers(device, pages), pages // 8,
+        _numbers(device, 1), _numbers(device, 1), _numbers(device, KV_HEADS, dtype=torch.uint8),
+        torch.empty(KV_HEADS, pages, device=device),
+    )  # fmt: skip
+
+
+def _logical_statistics(d: int, device: torch.device) -> None:
+    rows = _numbers(device, CONTEXT // PAGE, dtype=torch.int64)
+    logical_statistics(*_coarse(d, device), rows, LOGICAL, _summary(d, device), _summary(d, device))
 
 
 def _select(device: torch.device) -> None:

@@ -17,7 +17,7 @@ PLAN: dict[int, tuple[str, ...]] = {
         "decode merge, lists, k4v4",
         "pack, k4v4",
         "unpack, k4v4",
-        "page scores",
+        "coarse keys, page scores",
         "RoPE and append, a chunk",
         "matvec, bf16 down, 1 row",
     ),
@@ -26,7 +26,7 @@ PLAN: dict[int, tuple[str, ...]] = {
         "decode attention, lists, k3v3",
         "decode attention, dense, k4v4",
         "decode merge, dense, k4v4",
-        "summarize",
+        "coarse keys, made",
         "block scores",
         "add and RMS norm",
         "matvec, bf16 head, 4 rows",
@@ -51,7 +51,7 @@ PLAN: dict[int, tuple[str, ...]] = {
         "decode merge, dense, bf16",
         "pack, fp8",
         "page selection",
-        "RoPE and append, 1 token",
+        "coarse keys, page scores",
         "matvec, fp8 down, 1 row",
         "rows to fp8",
     ),
@@ -60,8 +60,8 @@ PLAN: dict[int, tuple[str, ...]] = {
         "decode attention, lists, fp8",
         "decode attention, dense, k4v4",
         "decode merge, lists, fp8",
+        "coarse keys, statistics",
         "summarize",
-        "block scores",
         "gated matvec, fp8, 4 rows",
     ),
     120: (
@@ -71,7 +71,7 @@ PLAN: dict[int, tuple[str, ...]] = {
         "decode merge, dense, k4v4",
         "unpack, fp8",
         "page scores",
-        "RoPE and append, a chunk",
+        "coarse keys, page scores",
         "matvec, fp8 head, 4 rows",
     ),
 }
@@ -79,11 +79,15 @@ REFUSED = {80: ("rows to fp8",), 86: ("decode attention, lists, fp8",)}
 """What these cards have no instructions for: it must not compile."""
 MATRIX_FORMATS = ("bf16", "fp8", "k8v8", "k4v4", "k3v3", f"k3v3{COLD}", "k2v2")
 MATRIX_DIMS = (128, 64)
+_BY_HEAD_DIM = ("prefill", "decode", "pack", "unpack", "summarize", "page scores", "block scores", "coarse", "RoPE")
 MOST = 60  # compiles in the tests
 
 
-def in_matrix(name: str) -> bool:
-    """Whether the full matrix has it: reading everything, and merging, differ little from one format to the next."""
-    if name.startswith("decode merge") or name.startswith("decode attention, dense"):
+def in_matrix(name: str, d: int) -> bool:
+    """Whether the full matrix has it: reading everything, and merging, differ little from one format to the next, and
+    head_dim means nothing to many kernels."""
+    if d != MATRIX_DIMS[0] and not name.startswith(_BY_HEAD_DIM):
+        return False
+    if name.startswith(("decode merge", "decode attention, dense")):
         return name.endswith((", bf16", ", k4v4"))
     return not name.startswith("matvec") or "QKV" not in name

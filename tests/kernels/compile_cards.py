@@ -1,6 +1,6 @@
 """Compiles what the engine launches, for cards that are not here, and writes what ptxas made of it as a table.
 
-    python -m tests.kernels.compile_cards [--matrix] [--cards 80,89] [--only TEXT] [--json FILE] [--out FILE]
+    python -m tests.kernels.compile_cards [--matrix] [--cards 80,89] [--dims 128] [--only TEXT] [--json FILE] [--out FILE]
 
 Without --matrix: what the tests compile. In the table `168 / 24.5` stands for 168 registers of a thread and 24.5 KiB of
 shared memory; spilled bytes of a thread come behind them, those inside loops said so.
@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,13 +50,13 @@ class Row:
     refused: str = ""
 
 
-def jobs(matrix: bool, capabilities: Iterable[int], only: str = "") -> list[Job]:
+def jobs(matrix: bool, capabilities: list[int], dims: list[int], only: str) -> list[Job]:
     found = []
     for capability in capabilities:
         wanted = (*PLAN[capability], *REFUSED.get(capability, ()))
-        for d in MATRIX_DIMS if matrix else MATRIX_DIMS[:1]:
+        for d in dims:
             for case in cases(d, MATRIX_FORMATS):
-                if only not in case.name or not (in_matrix(case.name) if matrix else case.name in wanted):
+                if only not in case.name or not (in_matrix(case.name, d) if matrix else case.name in wanted):
                     continue
                 launched = [one for one in launches(capability, case.call) if one.kernel.endswith(f".{case.kernel}")]
                 if len(launched) != 1:
@@ -131,13 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--matrix", action="store_true")
     parser.add_argument("--cards", default=",".join(map(str, CARDS)))
+    parser.add_argument("--dims", default="", help="head_dim; by default 128, and 64 in the matrix")
     parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose names have it")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     began = time.monotonic()
-    todo = jobs(asked.matrix, map(int, asked.cards.split(",")), asked.only)
+    dims = list(map(int, asked.dims.split(","))) if asked.dims else list(MATRIX_DIMS[: 1 + asked.matrix])
+    todo = jobs(asked.matrix, list(map(int, asked.cards.split(","))), dims, asked.only)
     rows = compile_all(todo, min(asked.workers, 16))
     distinct = len({job.launch.key for job in todo})
     if asked.json:
