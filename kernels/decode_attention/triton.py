@@ -92,9 +92,10 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
     else:
         # A warp alone waits for no other. Where keys and values have 8 bits each, one has too few registers.
         warps = 8 if rows * d > 4096 else 4 if large else 2 if d > 128 or key_bits + value_bits == 16 else 1
-        lean = key_bits <= 4 and value_bits != 3  # 3-bit values pass through shared memory
+        lean = key_bits <= 4 and value_bits != 3
         programs = (8 if lean or (warps > 1 and roomy) else 4 if not roomy else 5 if capability == 80 else 7) // warps
-    stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
+    # Pages ahead of 3-bit values are read into registers, of which there are enough for one page.
+    stages = 3 if roomy and value_bits != 3 and (key_bits > 0 or d <= 128) else 2
     return DecodeConfig(warps, stages, max(1, programs // 2 if large or d > 128 else programs))
 
 
