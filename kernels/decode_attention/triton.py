@@ -90,12 +90,12 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
     if key_bits == 0:
         warps, programs = (8 if rows * d > 4096 else 4 if large or d > 128 or roomy else 2), 2
     else:
-        # A warp alone waits for no other. Where keys and values have 8 bits each, one has too few registers.
-        warps = 8 if rows * d > 4096 else 4 if large else 2 if d > 128 or key_bits + value_bits == 16 else 1
+        # A warp alone waits for no other, but has too few registers for 8 bits of both, and some for 3-bit values.
+        shared = key_bits + value_bits == 16 or d > 128 or (value_bits == 3 and roomy)
+        warps = 8 if rows * d > 4096 else 4 if large else 2 if shared else 1
         lean = key_bits <= 4 and value_bits != 3
         programs = (8 if lean or (warps > 1 and roomy) else 4 if not roomy else 5 if capability == 80 else 7) // warps
-    # Pages ahead of 3-bit values are read into registers, of which there are enough for one page.
-    stages = 3 if roomy and value_bits != 3 and (key_bits > 0 or d <= 128) else 2
+    stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
     return DecodeConfig(warps, stages, max(1, programs // 2 if large or d > 128 else programs))
 
 
