@@ -42,6 +42,9 @@ def filled(cache: KvCache, tokens: int) -> Sequence:
                 part.fill_(-largest / 2 if name.endswith("minimum") else largest / (448 if fmt.float8 else 2**bits - 1))
     for tensors in memory.summaries.values():
         for number, part in enumerate(tensors):
+            if part.dtype == torch.uint8:
+                part.random_(0, 256, generator=made)
+                continue
             part.normal_(generator=made)
             if number:
                 part.abs_()
