@@ -45,13 +45,12 @@ _REGISTERS = 255  # said aloud, else ptxas now and then takes 168 and spills
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `pages`: the fewest that a
-    program takes. `overlap`: the merging kernel starts while the first one ends (compute capability 9.0 on)."""
+    program takes."""
 
     warps: int
     stages: int
     programs: int
     pages: int = 1
-    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,18 +87,17 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
     roomy = capability in (80, 90, 100, 103)  # more than 99 KB of shared memory
     large = rows * d > 2048
     if key_bits == 0:
-        warps, programs = (8 if rows * d > 4096 else 4 if large or d > 128 or roomy else 2), 2
+        warps, programs = (8 if rows * d > 4096 else 4 if large or d > 128 else 2), 2
     else:
-        # A warp alone waits for no other, but has too few registers for 8 bits of both, and some for 3-bit values.
-        shared = key_bits + value_bits == 16 or d > 128 or (value_bits == 3 and roomy)
-        warps = 8 if rows * d > 4096 else 4 if large else 2 if shared else 1
-        lean = key_bits <= 4 and value_bits != 3
-        programs = (8 if lean or (warps > 1 and roomy) else 4 if not roomy else 5 if capability == 80 else 7) // warps
+        # A warp alone waits for no other. Where keys and values have 8 bits each, one has too few registers.
+        warps = 8 if rows * d > 4096 else 4 if large else 2 if d > 128 or key_bits + value_bits == 16 else 1
+        programs = (8 if roomy else 4) // warps
+        programs = min(programs, 5) if key_bits + value_bits == 16 else programs
     stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
-    return DecodeConfig(warps, stages, max(1, programs // 2 if large or d > 128 else programs))
+    return DecodeConfig(warps, stages, max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs))
 
 
-_MOST_PROGRAMS = 12  # a scratch has room for
+_MOST_PROGRAMS = 8  # a scratch has room for
 
 
 def _splits(programs: int, multiprocessors: int, kv_heads: int, own: int, capacity: int) -> int:
@@ -167,7 +165,7 @@ def paged_decode(
     float32 = not inline or q.dtype == torch.float32 or kv.keys.dtype == torch.float32
     shared = {
         "GROUP": group, "TOKENS": tokens, "D": d, "DP": padded, "LISTED": lists is not None, "SPLITS": splits,
-        "EXACT_PROGRAMS": own, "LEAST": config.pages, "OVERLAP": config.overlap and inline and capability >= 90,
+        "EXACT_PROGRAMS": own, "LEAST": config.pages,
     }  # fmt: skip
     _split[(kv_heads, parts)](
         q, q.stride(0), q.stride(1), kv.keys, kv.keys.stride(0), kv.keys.stride(1), kv.values, kv.values.stride(0),
@@ -188,7 +186,6 @@ def paged_decode(
         out.stride(1), mass, 0 if mass is None else mass.stride(0),
         **shared, PARTS=triton.next_power_of_2(parts), COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
         MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group), num_warps=_WARPS_MERGE,
-        **({"launch_pdl": True} if shared["OVERLAP"] else {}),
     )  # fmt: skip
 
 
@@ -199,7 +196,7 @@ def _exact_entries(
     ROWS: tl.constexpr, LISTED: tl.constexpr, MASS: tl.constexpr, IEEE: tl.constexpr, EXACT_PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Of a list's exact pages, each EXACT_PROGRAMS-th from number `program` on."""
-    SCAN: tl.constexpr = 256
+    SCAN: tl.constexpr = 1024
     CHUNK: tl.constexpr = 16
     QUERIES: tl.constexpr = GROUP * TOKENS
     dim = tl.arange(0, DP)
@@ -302,14 +299,12 @@ def _split(
     packed_pages, table, starts, ends, pages, length, scale, partial, maxima, totals, page_sums, capacity,
     partial_head, maxima_head,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, OVERLAP: tl.constexpr, ROWS: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr,
     KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, COLD_BITS: tl.constexpr, FLOAT8: tl.constexpr,
     IEEE: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr, KEY_UNITS: tl.constexpr,
     VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then SPLITS runs of the list, then these again for cold pages."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
     head = tl.program_id(0)
     part = tl.program_id(1)
     length = tl.load(length).to(tl.int32)

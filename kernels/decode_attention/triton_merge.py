@@ -27,9 +27,8 @@ def merge_parts(
     partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
     out_head, mass, mass_head,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, OVERLAP: tl.constexpr,
-    PARTS: tl.constexpr, COLD: tl.constexpr, ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr,
-    QUERIES_PADDED: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr,
+    ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr, QUERIES_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, queries + MASS_PROGRAMS): a program for each query, then those that make page masses.
 
@@ -50,8 +49,6 @@ def merge_parts(
     totals += wide * maxima_head
     part = tl.arange(0, PARTS)
     here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     if program < QUERIES:
         place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head
         _merge_query(
