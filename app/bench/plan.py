@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.bench.shapes import SHAPES
+from engine.random_weights import SHAPES
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
 

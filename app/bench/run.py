@@ -13,9 +13,9 @@ from app.bench.decode import TpotRow, measure_tpot
 from app.bench.limits import Limits, measure_limits
 from app.bench.plan import WEIGHT_BYTES, BenchPlan
 from app.bench.prefill import TtftRow, measure_ttft
-from app.bench.shapes import SHAPES, random_decoder
 from engine.kv_memory import bytes_per_token
 from engine.profiles import prefill_chunk_tokens
+from engine.random_weights import SHAPES, random_decoder
 from engine.weights.names import tensor_shapes
 
 if TYPE_CHECKING:

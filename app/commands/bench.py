@@ -43,7 +43,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     environment.clean()
     from app.bench.plan import BenchPlan
-    from kernels import triton_jit
+    from engine.machine import why_no_triton
 
     try:
         plan = BenchPlan(
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     except ValueError as error:
         raise WrongUse(f"{str(error).capitalize()}.", "`unabridged bench --help` shows how to use it.") from error
-    if reason := triton_jit.unavailable_reason():
+    if reason := why_no_triton():
         raise AppError(f"There is nothing to measure here: {reason}.", "It needs an NVIDIA card and Triton.")
     from app.bench.run import as_json, as_table, measure
 

@@ -50,8 +50,8 @@ def read(decoder, kv_format: str, plan: AttentionPlan, ids: list[int]) -> tuple[
 @pytest.mark.parametrize("kv_format", ["bf16", "fp8", "k4v4", "k3v3"])
 @pytest.mark.parametrize("mode", ["exact", "balanced"])
 def test_recorded_as_launched_one_by_one(weights: str, kv_format: str, mode: str) -> None:
-    from app.bench.shapes import random_decoder
     from engine.cuda.graph_decode import GraphDecoder
+    from engine.random_weights import random_decoder
 
     decoder = random_decoder(MODEL, weights, torch.device("cuda"))
     ids = torch.randint(0, 1024, (TOKENS,), generator=torch.Generator().manual_seed(0)).tolist()

@@ -18,12 +18,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from app.bench.context import filled, make_cache
-from app.bench.shapes import SHAPES, random_decoder
 from engine.attention import AttentionPlan
 from engine.cuda.graph_decode import GraphDecoder
 from engine.kv_memory import SCORERS
 from engine.patterns import AttentionPolicy, Sparsity
 from engine.prefill import prefill_chunk
+from engine.random_weights import SHAPES, random_decoder
 
 
 def shown(title: str, run: Callable[[], object], most: int = 22) -> None:

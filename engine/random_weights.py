@@ -1,18 +1,14 @@
 """Shapes of well-known models, to be filled with random weights: speed does not depend on what is in them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import torch
 
 from engine.card_weights import pack_layer
 from engine.config import ModelConfig, RopeScaling
 from engine.model import Decoder, LayerWeights
 from engine.rope import resolve_rope
 from kernels.linear import DenseWeight, pack_fp8
-
-if TYPE_CHECKING:
-    import torch
 
 CONTEXT = 1 << 20
 
@@ -54,8 +50,6 @@ def random_decoder(
 ) -> Decoder:
     """`shape` with weights that keep activations near their size; packed layer by layer as `weights` says (bf16, fp8,
     int4), so that no more than one layer is there twice."""
-    import torch
-
     made = torch.Generator(device=device).manual_seed(0)
 
     def matrix(rows: int, columns: int) -> DenseWeight:
