@@ -1,6 +1,6 @@
 """Compiles what the engine launches, for cards that are not here, and writes what ptxas made of it as a table.
 
-    python -m tests.kernels.compile_cards [--matrix] [--cards 80,89] [--dims 128] [--only TEXT] [--json FILE] [--out FILE]
+    python -m tests.kernels.compile_cards [--matrix] [--cards 80,89] [--dims 128] [--only TEXT] [--out FILE]
 
 Without --matrix: what the tests compile. In the table `168 / 24.5` stands for 168 registers of a thread and 24.5 KiB of
 shared memory; spilled bytes of a thread come behind them, those inside loops said so.
@@ -120,7 +120,7 @@ def markdown(rows: list[Row]) -> str:
 def _cell(row: Row) -> str:
     if row.refused:
         return "not on this card"
-    cell = f"{row.registers} / {row.shared / 1024:.4g}"
+    cell = f"{row.registers} / {f'{row.shared / 1024:.1f}'.removesuffix('.0')}"
     if row.spilled:
         cell += f", {row.spilled} B spilled" + (f", {row.in_loops} x in loops" if row.in_loops else "")
     return cell
