@@ -367,6 +367,7 @@ def test_docs_name_every_command_and_flag():
         "library",
         "cache",
         "eval",
+        "bench",
         "calibrate",
     }
     assert checked > 100
