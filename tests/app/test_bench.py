@@ -1,4 +1,4 @@
-"""What `unabridged bench` refuses before it touches a card. What it measures there: tests/gpu and docs/performance.md."""
+"""What `unabridged bench` refuses before it touches a card. What it measures there is in docs/performance.md."""
 
 import pytest
 import torch
