@@ -33,8 +33,8 @@ def pack_into(
         from kernels.kv_codec import triton
 
         return triton.pack_into(keys, values, source, packed, fmt, target)
-    chosen = (x.unflatten(1, (-1, PAGE))[:, source] for x in (keys, values))
-    for stored, part in zip(packed, pack_pages(*chosen, fmt)):
+    chosen_keys, chosen_values = (x.unflatten(1, (-1, PAGE))[:, source] for x in (keys, values))
+    for stored, part in zip(packed, pack_pages(chosen_keys, chosen_values, fmt)):
         stored[:, target] = part
 
 

@@ -3,6 +3,10 @@
 Products are in float16, which summaries are kept in; queries are scaled by their largest entry and rounded to 11 bits.
 """
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false
+# (kernels are in a language that only looks like Python to a type checker)
+
 import torch
 import triton
 import triton.language as tl
@@ -24,7 +28,7 @@ def largest(
     out = torch.empty(kv_heads, blocks, pages, device=q.device)
     taken, padded = _LOGICAL_PAGES // logical, max(16, triton.next_power_of_2(rows))
     together = max(1, _ROWS // padded)
-    _largest[(triton.cdiv(pages, taken), triton.cdiv(blocks, together), kv_heads)](  # type: ignore[reportIndexIssue]
+    _largest[(triton.cdiv(pages, taken), triton.cdiv(blocks, together), kv_heads)](
         q, summary0, summary1, out, blocks, rows, pages,
         D=d, WIDE=triton.next_power_of_2(d), TOGETHER=together, ROWS=padded, LOGICAL=logical, TAKEN=taken,
         MEAN_STD=kind == "mean_std", EXACT=exact, num_warps=_WARPS, num_stages=1,

@@ -9,7 +9,7 @@ Nothing here waits for the device, and the grid depends on the page table's capa
 """
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportIndexIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 # (kernels are in a language that only looks like Python to a type checker)
 
 from dataclasses import dataclass
