@@ -18,10 +18,22 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from kernels.block_index import PAGE, PageLists
 from kernels.decode_attention.paged import PagedKv
-from kernels.kv_codec import FORMATS, PackedPages, bytes_per_page, empty_pages, pack_pages, requantize_values, summarize
+from kernels.kv_codec import (
+    FORMATS,
+    PackedPages,
+    bounds,
+    bytes_per_page,
+    coarse_keys,
+    empty_pages,
+    pack_pages,
+    requantize_values,
+    summarize,
+)
 from kernels.kv_codec.reference import unpack_page_keys, unpack_page_values
 from kernels.kv_codec.triton import pack_into, summarize_into, unpack_into
+from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores, reference
 from kernels.page_scores import triton as scoring
+from kernels.page_scores import triton_coarse as coarse_scoring
 from kernels.page_selection import triton as selection
 from kernels.page_selection.reference import select_pages
 
@@ -170,6 +182,85 @@ def time_selector(variants: bool) -> list[str]:
     return table
 
 
+class CoarseSelector:
+    """As `Selector`, of coarse keys; codes are random."""
+
+    def __init__(self, length: int) -> None:
+        self.known, self.capacity = (length - 1) // PAGE, -(-length // PAGE)
+        self.bytes = self.known * HEADS * (PAGE * D // 4 + 4 * D)
+        rows = torch.randperm(2 * self.capacity)[: self.capacity]
+        self.table = torch.where(rows < self.capacity, rows, self.capacity - 1 - rows).int().cuda()
+        self.length, self.budget = number(length), number(max(4096, length // 32) // PAGE)
+        self.streaming = torch.zeros(HEADS, dtype=torch.uint8, device="cuda")
+        shape = HEADS, 2 * self.capacity
+        self.sets = [
+            (
+                torch.randn(HEADS * GROUP, D, device="cuda").bfloat16(),
+                torch.randint(0, 256, (*shape, PAGE, D // 4), dtype=torch.uint8, device="cuda"),
+                torch.rand(*shape, D, dtype=torch.half, device="cuda"),
+                torch.randn(*shape, D, dtype=torch.half, device="cuda"),
+                torch.full((HEADS, self.capacity), float("nan"), device="cuda"),
+            )
+            for _ in range(max(3, min(48, CACHE // self.bytes + 1)))
+        ]
+
+    def score(self, part: int, config: coarse_scoring.Config | None = None) -> None:
+        *inputs, scores = self.sets[part]
+        coarse_scoring.score_pages_by_coarse_keys(
+            *inputs, D**-0.5, self.table, self.capacity, self.length, self.budget, self.streaming, scores, config
+        )
+
+    def check(self) -> None:
+        q, *summary, scores = self.sets[0]
+        self.score(0)
+        first = scores[:, : self.known].clone()
+        some = torch.randperm(self.known)[:256].cuda()
+        rows = torch.where(self.table >= 0, self.table, self.capacity + ~self.table)[some].long()
+        query = q.float().view(HEADS, 1, GROUP, D)
+        exact = reference.coarse_scores(query, *(x[:, rows] for x in summary), D**-0.5)[:, 0]
+        error = float((first[:, some] - exact).norm() / exact.norm())
+        expect(error < 1e-3, f"coarse scores of {self.known} pages: error {error:.1e}")
+        for _ in range(10):
+            self.score(0)
+            expect(torch.equal(scores[:, : self.known], first), f"coarse scores of {self.known} pages differ")
+
+
+def time_coarse() -> list[str]:
+    table = ["tokens    coarse scores us   GB/s"]
+    for length in LENGTHS:
+        one = CoarseSelector(length)
+        one.check()
+        took = microseconds([partial(one.score, part) for part in range(len(one.sets))])
+        table.append(f"{length:7}  {took:16.1f}  {one.bytes / took / 1e3:5.0f}")
+    return table
+
+
+def recall(device: str, pages: int = 512, chosen: int = 32) -> list[str]:
+    """Of the pages with the largest logsumexp of scale * q . key, the share that each summary finds.
+
+    Keys have an offset in each channel, a few channels of ten times the size, and neighbours alike."""
+    size = torch.ones(D, device=device)
+    size[torch.randperm(D)[:4]] = 10
+    keys = torch.randn(HEADS, pages * PAGE, D, device=device)
+    for at in range(1, 4):  # neighbours share noise
+        keys += 0.7**at * keys.roll(at, 1)
+    keys = ((keys + 2 * torch.randn(HEADS, 1, D, device=device)) * size).unflatten(1, (-1, PAGE))
+    q = torch.randn(HEADS, 1, GROUP, D, device=device) * 2 / size.sqrt()
+    logits = torch.einsum("hbrd,hptd->hrpt", q, keys) * D**-0.5
+    true = logits.logsumexp(3).amax(1).topk(chosen).indices
+    found = {
+        "mean_std": mean_std_scores(q, *summarize(keys)),
+        "min_max": min_max_scores(q, *bounds(keys)),
+        "coarse keys": coarse_scores(q, *coarse_keys(keys), D**-0.5),
+    }
+    lines = [f"share of the {chosen} best of {pages} pages found:"]
+    for name, scores in found.items():
+        got = scores[:, 0].topk(chosen).indices
+        share = (got[:, :, None] == true[:, None, :]).any(2).float().mean()
+        lines.append(f"  {name:12} {float(share):.3f}")
+    return lines
+
+
 def check_codec(name: str, keys: torch.Tensor, values: torch.Tensor) -> None:
     """A few pages against the reference on the CPU; the pools hold some of everything."""
     fmt, some = FORMATS[name], [5, 0, 9]
@@ -246,7 +337,9 @@ def main() -> int:
     del large, other
     with torch.inference_mode():
         lines += time_selector(arguments.variants)
+        lines += time_coarse()
         lines += time_codec()
+        lines += recall("cuda")
     print("\n".join(lines))
     print(f"{'FAILED: ' + '; '.join(FAILED[:5]) if FAILED else 'all checks passed'} in {time.time() - started:.0f} s")
     return bool(FAILED)
