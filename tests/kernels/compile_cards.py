@@ -119,8 +119,9 @@ def markdown(rows: list[Row]) -> str:
 
 def _cell(row: Row) -> str:
     if row.refused:
-        return "not on this card"
-    cell = f"{row.registers} / {f'{row.shared / 1024:.1f}'.removesuffix('.0')}"
+        return "refused"
+    shared = f"{row.shared / 1024:.1f}".removesuffix(".0")
+    cell = f"{row.registers} / {shared}"
     if row.spilled:
         cell += f", {row.spilled} B spilled" + (f", {row.in_loops} x in loops" if row.in_loops else "")
     return cell
