@@ -78,7 +78,7 @@ PLAN: dict[int, tuple[str, ...]] = {
 REFUSED = {80: ("rows to fp8",), 86: ("decode attention, lists, fp8",)}
 """What these cards have no instructions for: it must not compile."""
 MATRIX_FORMATS = ("bf16", "fp8", "k8v8", "k4v4", "k3v3", f"k3v3{COLD}", "k2v2")
-MATRIX_DIMS = (128, 64)
+MATRIX_DIMS: tuple[int, ...] = (128, 64)
 _BY_HEAD_DIM = ("prefill", "decode", "pack", "unpack", "summarize", "page scores", "block scores", "coarse", "RoPE")
 MOST = 60  # compiles in the tests
 
