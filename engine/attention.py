@@ -40,7 +40,7 @@ class PagesRead:
         elif self._on_device is None:
             self._on_device = read.to(torch.int64, copy=True)
         else:
-            self._on_device += read
+            self._on_device = self._on_device + read  # not in place: some steps count in inference mode, some outside
 
     @property
     def read(self) -> int:
