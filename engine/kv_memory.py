@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from engine.config import ModelConfig
-from engine.patterns import CoarseKeys, MeanStd, Scorer, summary_layout
+from engine.patterns import CoarseKeys, Scorer, summary_layout
 from kernels.append_kv import append_kv
 from kernels.decode_attention import PAGE, PagedKv
 from kernels.kv_codec import (
@@ -29,7 +29,7 @@ from kernels.kv_codec import (
     unpack_page_keys,
     unpack_page_values,
 )
-from kernels.kv_codec.paged import copy_coarsely_into, pack_into, summarize_into, unpack_into
+from kernels.kv_codec.paged import pack_into, unpack_into
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SCORERS: tuple[Scorer, ...] = (CoarseKeys(),)
@@ -181,15 +181,7 @@ class KvMemory:
                 continue
             for name, scorer in self._scorers.items():
                 stored = [self.of_layer(part, layer) for part in self.summaries[name]]
-                if isinstance(scorer, MeanStd):
-                    summarize_into(self.layers[layer].keys, target, stored[0], stored[1])
-                    continue
-                if isinstance(scorer, CoarseKeys):
-                    copy_coarsely_into(self.layers[layer].keys, target, stored[0], stored[1], stored[2])
-                    continue
-                made = scorer.summarize(self.layers[layer].keys.unflatten(1, (-1, PAGE))[:, target])
-                for into, part in zip(stored, made if isinstance(made, tuple) else (made,)):
-                    into[:, target] = part
+                scorer.keep(self.layers[layer].keys, target, stored)
 
     def summary_rows(self, table: torch.Tensor) -> torch.Tensor:
         """Where the summaries of the pages at places `table` lie."""

@@ -8,20 +8,21 @@ kept beside the pages under its `name` (the class's, if it gives none) and `vers
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from engine.patterns.context import Summary
+from engine.patterns.context import SAMPLED_ROWS, Summary
 from engine.patterns.errors import PatternError, need
 from engine.patterns.identity import identity
 from kernels.block_index import PAGE
 from kernels.kv_codec import bounds, coarse_keys, logical_statistics, summarize
+from kernels.kv_codec.paged import copy_coarsely_into, summarize_into
 from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores
 
 LOGICAL = 16  # tokens of a logical page
-FEW_ROWS = 8  # of a decode step: the query heads of a KV head
 MASS = "mass"  # the summary that attention itself writes
 
 
@@ -52,6 +53,13 @@ class Scorer(ABC):
     @abstractmethod
     def summarize(self, keys: torch.Tensor) -> Summary:
         """keys of complete pages, [kv_heads, pages, 64, d], not quantized -> tensors [kv_heads, pages, ...]."""
+
+    def keep(self, keys: torch.Tensor, pages: torch.Tensor, stored: Sequence[torch.Tensor]) -> None:
+        """Summarize pages `pages` int64 [n] of the pool keys [kv_heads, slots, d] into rows of the same numbers of
+        `stored`, tensors [kv_heads, rows, ...]."""
+        made = _tensors(self.summarize(keys.unflatten(1, (-1, PAGE))[:, pages]))
+        for into, part in zip(stored, made):
+            into[:, pages] = part
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,9 @@ class MeanStd(_LogicalPages):
 
     def summarize(self, keys: torch.Tensor) -> Summary:
         return summarize(keys, self.logical)
+
+    def keep(self, keys: torch.Tensor, pages: torch.Tensor, stored: Sequence[torch.Tensor]) -> None:
+        summarize_into(keys, pages, stored[0], stored[1])
 
     def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
         return mean_std_scores(query, *summary)
@@ -127,9 +138,12 @@ class CoarseKeys(_LogicalPages):
     def summarize(self, keys: torch.Tensor) -> Summary:
         return coarse_keys(keys)
 
+    def keep(self, keys: torch.Tensor, pages: torch.Tensor, stored: Sequence[torch.Tensor]) -> None:
+        copy_coarsely_into(keys, pages, stored[0], stored[1], stored[2])
+
     def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
         codes, scale, minimum = summary
-        if query.shape[2] > FEW_ROWS:
+        if query.shape[2] >= SAMPLED_ROWS:  # of a prefill block: so many positions, times the heads of a group
             return mean_std_scores(query, *logical_statistics(codes, scale, minimum, self.logical))
         return coarse_scores(query, codes, scale, minimum, query.shape[-1] ** -0.5)
 
