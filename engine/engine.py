@@ -260,7 +260,7 @@ def _fingerprint(config: EngineConfig, loaded: LoadedModel) -> str:
         "decode_weights": loaded.decode_weights,
         "dtype": str(loaded.decoder.embed.dtype),
         "device": torch.device(loaded.profile.device).type,
-        "kernels": KERNEL_VERSION,
+        "kernels": [KERNEL_VERSION, loaded.profile.kernels],
         "scorers": sorted(scorer.key for scorer in loaded.scorers),
     }
     if split is not None:

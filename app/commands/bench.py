@@ -51,27 +51,31 @@ def run(args: argparse.Namespace) -> int:
             _list(args.modes), _list(args.formats),
         )  # fmt: skip
     except ValueError as error:
-        raise WrongUse(f"{str(error).capitalize()}.", "`unabridged bench --help` shows how to use it.") from error
+        said = str(error)
+        raise WrongUse(f"{said[0].upper()}{said[1:]}.", "`unabridged bench --help` shows how to use it.") from error
     if reason := why_no_triton():
         raise AppError(f"There is nothing to measure here: {reason}.", "It needs an NVIDIA card and Triton.")
+    import torch
+
     from app.bench.run import as_json, as_table, measure
 
     line, rows = StatusLine(), []
     try:
         limits, measured = measure(plan, line.show)
-        for row in measured:
-            rows.append(row)
+        try:
+            for row in measured:
+                rows.append(row)
+        finally:  # Ctrl-C, or a length that did not fit: what was measured before is told all the same
+            line.clear()
+            found = as_json(plan, torch.cuda.get_device_name(), limits, rows)
+            if args.out:
+                _write(Path(args.out).expanduser(), found, rows)
+            if args.json:
+                print_json(found)
+            else:
+                print_table(as_table(rows))
     finally:
         line.clear()
-    import torch
-
-    found = as_json(plan, torch.cuda.get_device_name(), limits, rows)
-    if args.out:
-        _write(Path(args.out).expanduser(), found, rows)
-    if args.json:
-        print_json(found)
-    else:
-        print_table(as_table(rows))
     return 0
 
 

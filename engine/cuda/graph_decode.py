@@ -88,8 +88,7 @@ class GraphDecoder:
         config, device = decoder.config, cache.device
         self._decoder, self._cache, self._scorer = decoder, cache, scorer
         self._scale = config.head_dim**-0.5
-        self._pages = -(-context // PAGE)
-        layers, heads, pages = config.layers, config.kv_heads, self._pages
+        layers, heads, pages = config.layers, config.kv_heads, -(-context // PAGE)
         self._inputs = StepInputs(device)
         self._choice = torch.zeros(1, dtype=torch.int64, device=device)
         self._chosen = [self._new_chosen() for _ in range(2)]

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import torch
 
-from kernels import triton_jit
+from kernels import card, triton_jit
 
 FEW_ROWS = 8
 FAST_ACCUMULATION = True  # of the many-row product: sums inside the tensor cores at less than float32
@@ -83,7 +83,7 @@ def _as_bfloat16(x: torch.Tensor, w: Fp8Weight) -> torch.Tensor:
 @lru_cache
 def fp8_product_is_available(device: torch.device) -> bool:
     """Whether torch's private product of fp8 matrices with a scale for each row and column exists and is right here."""
-    if torch.cuda.get_device_capability(device) < (8, 9):
+    if card.capability(device) < (8, 9):
         return False
     x = torch.linspace(-1, 1, 32 * 64, device=device).view(32, 64).cos()
     w = pack_fp8(torch.linspace(-1, 1, 48 * 64, device=device).view(48, 64).sin())

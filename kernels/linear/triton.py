@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels import card
 from kernels.swiglu.triton import silu
 
 FEW_ROWS = 8
@@ -77,9 +78,8 @@ def matvec(
     return out
 
 
-@lru_cache
 def _converts_fp8(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    return card.capability(device) >= (8, 9)
 
 
 @triton.jit

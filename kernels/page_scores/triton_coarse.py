@@ -89,9 +89,7 @@ def _score_coarse(
     if streaming is not None:  # noqa: SIM102, known when the kernel is compiled
         if tl.load(streaming + head) != 0:
             return
-    EIGHTH: tl.constexpr = (
-        DIM // 8
-    )  # pairs of bytes of a token; each holds four codes in its low byte, four in its high
+    EIGHTH: tl.constexpr = DIM // 8  # pairs of bytes of a token, four codes in each byte
     page = first + tl.arange(0, PAGES)
     place = tl.load(table + page, mask=page < known, other=0)
     place = tl.where(place >= 0, place, exact_pages + ~place).to(tl.int64)

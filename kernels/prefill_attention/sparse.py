@@ -22,11 +22,7 @@ def sparse_prefill_attention(
     scale: float,
     poll: Callable[[], None] | None = None,
 ) -> torch.Tensor:
-    """q [t, heads, d]; k and v [kv_heads, n, d] with the chunk's own t tokens last, of one dtype -> [t, heads, d].
-
-    `blocks`: (first position, end) of each query block, together the chunk. `index`: a row for each (KV head, block);
-    the block's own pages count as listed, whether they are or not. `poll` is called between blocks and may raise.
-    """
+    """As `kernels.prefill_attention.sparse_prefill_attention`; `poll` is called between blocks."""
     start, kv_heads = k.shape[1] - q.shape[0], k.shape[0]
     offsets = index.offsets.tolist()
     out = torch.empty_like(q)

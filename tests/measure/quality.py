@@ -92,8 +92,8 @@ def engine_for(way: Way, args: argparse.Namespace, first: LoadedModel) -> Engine
 def work(number: int, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     deadline, started = args.deadline, time.time()
-    face = open_face(Models(args.out / "models").resolve(str(args.model)), None)
-    prompts, tasks = Prompts(face, face_parameters(args)), choose_tasks(args.tasks.split(","))
+    model = Models(args.out / "models").resolve(str(args.model))
+    prompts, tasks = Prompts(open_face(model, None), model.parameters), choose_tasks(args.tasks.split(","))
     ways = [way for way in WAYS if args.ways == "all" or str(way) in args.ways.split(";")]
     plan = Plan((args.length,), tasks, args.samples, ((DENSE,),), DENSE, args.seed)
     first = load_model(config_for(DENSE, args), lambda step, share: None)
@@ -121,10 +121,6 @@ def work(number: int, args: argparse.Namespace) -> None:
             file.flush()
 
 
-def face_parameters(args: argparse.Namespace) -> int:
-    return Models(args.out / "models").resolve(str(args.model)).parameters
-
-
 def merge(args: argparse.Namespace) -> None:
     """records-*.jsonl -> table on stdout, results.json and table.txt."""
     plan = Plan((args.length,), choose_tasks(args.tasks.split(",")), args.samples, tuple((w,) for w in WAYS), DENSE)
@@ -148,7 +144,7 @@ def merge(args: argparse.Namespace) -> None:
     (args.out / "table.txt").write_text(text + "\n")
     (args.out / "results.json").write_text(json.dumps(as_json(results, rows, args.model.name)))
     print(
-        text if args.full else "\n".join(line for line in text.splitlines() if "average" in line or "AGAINST" in line)
+        text if args.full else "\n".join(line for line in text.splitlines() if "average" in line or "against" in line)
     )
 
 
