@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app import history
-from app.assistant import answer, reading_for, sampling_of
+from app.assistant import answer
 from app.documents import remove_unused
 from app.errors import WrongUse
 from app.hidden import is_hidden
 from app.pages import choice_as_text, choice_from
+from app.turn_choices import reading_for, sampling_of
 
 if TYPE_CHECKING:
     from app.jobs import Job

@@ -15,6 +15,7 @@ from app import assistant, conversations, documents
 from app.pages import PageChoice
 from app.settings import Settings
 from app.turn import TurnState
+from app.turn_choices import DEMO_REPETITION_PENALTY
 from app.wiring import App
 from tests.app.small_pdfs import write_pdf
 
@@ -150,7 +151,7 @@ def test_another_try_is_sampled_afresh_only_where_it_would_come_out_the_same(
     ended(conversations.regenerate(opened, conversation, reading="whole"))
     first, same, other = engine.samplings
     assert first.repetition_penalty == same.repetition_penalty == other.repetition_penalty
-    assert first.repetition_penalty == assistant.DEMO_REPETITION_PENALTY
+    assert first.repetition_penalty == DEMO_REPETITION_PENALTY
     assert (first.temperature, same.temperature, other.temperature) == (0.0, 0.7, 0.0)
 
 

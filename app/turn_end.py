@@ -1,0 +1,135 @@
+"""What stays of a turn: its row, the ids for the next prompt, its checked citations, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from app.citations import PageSource, attribute, verify
+from app.errors import DoesNotFit
+from app.history import visible
+from app.ledger import Pages, pack_ids
+from app.turn import Passage, Reading, TurnState, TurnStats
+from app.turn_choices import passages_from
+
+if TYPE_CHECKING:
+    from app.citations import Citation
+    from app.model_face import ModelFace
+    from app.plan import Plan
+    from app.prompts import PromptWriter
+    from app.wiring import App
+    from engine import GenerationStats
+    from storage import Library, Message
+
+STATES = {"done": "complete", "stopped": "stopped", "failed": "failed"}
+"""A finished turn's phase, and the state of its message."""
+
+
+def store_answer(library: Library, message_id: str, state: TurnState) -> None:
+    """The answer's row as it stays."""
+    error = state.error
+    library.update_message(
+        message_id,
+        text=state.answer,
+        state=STATES[state.phase],
+        thinking=state.thinking or None,
+        citations=[asdict(citation) for citation in state.citations],
+        stats=state.stats.as_dict() if state.stats else None,
+        warnings=list(state.warnings),
+        error=None
+        if error is None
+        else {
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+            "choices": list(error.choices) if isinstance(error, DoesNotFit) else [],
+        },
+    )
+
+
+def remember(
+    library: Library,
+    message_id: str,
+    face: ModelFace,
+    writer: PromptWriter,
+    plan: Plan,
+    ids: Sequence[int],
+    text: str,
+    shown: str,
+) -> None:
+    """Stores the turn's ids for the next prompt, those of the prompt beside those of the answer that it led to.
+
+    The answer's are as generated, or encoded anew where thinking is dropped.
+    """
+    if shown == text and not plan.record.open_thinking:
+        kept = list(ids)
+        while kept and kept[-1] in face.tokenizer.eos_ids:
+            kept.pop()
+    else:
+        kept = list(writer.answer(shown))
+    stored = {"model": face.fingerprint, "ids": pack_ids(kept)}
+    library.update_message(message_id, prompt=plan.record.to_dict(), answer_ids=stored)
+
+
+def citations(
+    library: Library, question: Message, shown: str, pages_read: Pages, passages: Sequence[Passage]
+) -> tuple[Citation, ...]:
+    """Checked against the pages that the model was shown, after the fact; nothing goes back into the prompt.
+
+    Those of earlier turns' passages count, as answers go on from them. What stands on none of them is looked for on all
+    pages before it is called not found.
+    """
+    conversation_id = question.conversation_id
+    wanted: dict[str, set[int]] = {document: set(indices) for document, indices in pages_read}
+    earlier = visible(library.messages(conversation_id))
+    past = [p for m in earlier if m.index < question.index for p in passages_from(m.details)]
+    for passage in (*passages, *past):
+        wanted.setdefault(passage.document_id, set()).add(passage.page)
+    sources = pages(library, conversation_id, wanted)
+    if not shown or not sources:
+        return ()
+    read = [passage.text for passage in passages]
+    found = attribute(shown, sources, question.text, read)
+    if any(citation.status == "not_found" for citation in found):
+        everywhere = pages(library, conversation_id, None)
+        for number, citation in enumerate(found):
+            if citation.status == "not_found":
+                again = verify(citation.quote, citation.page or None, everywhere)
+                found[number] = citation if again.status == "not_found" else again
+    return tuple(dict.fromkeys(found))
+
+
+def pages(library: Library, conversation_id: str, wanted: Mapping[str, Collection[int]] | None) -> list[PageSource]:
+    """Pages of the conversation's documents: those wanted by document, or all."""
+    return [
+        PageSource(document.id, document.name, row.index, row.label, row.text)
+        for document in library.documents(conversation_id)
+        if wanted is None or document.id in wanted
+        for row in library.pages(document.id)
+        if wanted is None or row.index in wanted[document.id]
+    ]
+
+
+def turn_stats(app: App, stats: GenerationStats, reading: Reading, read_by: str) -> TurnStats:
+    """reading: what the answer was given; read_by: the mode that its prompt was read in."""
+    engine = app.engine_service.loaded()
+    return TurnStats(
+        prompt_tokens=stats.prompt_tokens,
+        reused_tokens=stats.reused_tokens,
+        restored_tokens=stats.restored_tokens,
+        computed_tokens=stats.computed_tokens,
+        ttft_s=stats.ttft_s or 0.0,
+        tpot_ms=stats.tpot_ms or 0.0,
+        output_tokens=stats.output_tokens,
+        finish_reason=stats.finish_reason,
+        kv_pages_read_share=stats.kv_pages_read_share,
+        peak_memory_bytes=stats.peak_memory_bytes,
+        profile=engine.profile.name,
+        model=app.model.name,
+        kv_format=engine.kv_format,
+        mode=app.settings.mode,
+        reading=reading,
+        read_by=read_by,
+        demoted_pages=stats.demoted_pages,
+    )
