@@ -17,8 +17,10 @@ from storage.errors import (
 from storage.kvcache import SnapshotStore, default_quota
 from storage.library import Library
 from storage.lock import DataFolderLock
+from storage.manifests import FileRow, ReadingSpeed
 from storage.rows import Attachment, Backup, Conversation, Document, Hit, Message, PageRow, SnapshotStats
 from storage.snapshot_schema import SnapshotRow
+from storage.versions import Version, VersionState
 
 __all__ = [
     "Attachment",
@@ -30,16 +32,20 @@ __all__ = [
     "DatabaseTooNew",
     "DiskFull",
     "Document",
+    "FileRow",
     "FolderNotWritable",
     "Hit",
     "Library",
     "Message",
     "NotFound",
     "PageRow",
+    "ReadingSpeed",
     "SnapshotRow",
     "SnapshotStats",
     "SnapshotStore",
     "StorageError",
+    "Version",
+    "VersionState",
     "default_quota",
     "list_backups",
     "make_backup",

@@ -70,28 +70,28 @@ class Documents(LibraryPart):
         """Raises NotFound."""
         with self._writer.use() as db:
             for row in db.query("SELECT * FROM documents WHERE id = ?", (id,)):
-                return _document(row)
+                return document_of(row)
         raise not_found("document", id)
 
     def find_document(self, sha256: str, extractor: str) -> Document | None:
         with self._writer.use() as db:
             query = "SELECT * FROM documents WHERE sha256 = ? AND extractor = ?"
             for row in db.query(query, (sha256, storable(extractor))):
-                return _document(row)
+                return document_of(row)
         return None
 
     def documents(self, conversation_id: str | None = None) -> list[Document]:
         """A conversation's documents in the order they were attached; without one, all of them, newest first."""
         with self._writer.use() as db:
             if conversation_id is None:
-                return [_document(row) for row in db.query("SELECT * FROM documents ORDER BY added DESC, rowid DESC")]
-            return [_document(row) for row in db.query(_DOCUMENTS_OF, (conversation_id,))]
+                return [document_of(row) for row in db.query("SELECT * FROM documents ORDER BY added DESC, rowid DESC")]
+            return [document_of(row) for row in db.query(_DOCUMENTS_OF, (conversation_id,))]
 
     def attachments(self, conversation_id: str) -> list[Attachment]:
         """As documents(conversation_id), with the number of messages that stood before each one."""
         with self._writer.use() as db:
             rows = db.query(_DOCUMENTS_OF, (conversation_id,))
-            return [Attachment(_document(row), row["after_message"]) for row in rows]
+            return [Attachment(document_of(row), row["after_message"]) for row in rows]
 
     def pages(self, document_id: str) -> list[PageRow]:
         """In order. Raises NotFound for an unknown document."""
@@ -128,10 +128,14 @@ class Documents(LibraryPart):
             )
 
     def conversations_using(self, document_id: str) -> list[str]:
-        """Ids of the conversations that have the document attached."""
+        """Ids of the conversations that have the document attached, or keep it as another version of one of theirs."""
+        query = """
+            SELECT conversation_id FROM conversation_documents WHERE document_id = :id
+            UNION SELECT conversation_id FROM document_versions WHERE :id IN (document_id, newer_id)
+            ORDER BY conversation_id
+        """
         with self._writer.use() as db:
-            query = "SELECT conversation_id FROM conversation_documents WHERE document_id = ? ORDER BY rowid"
-            return [row[0] for row in db.execute(query, (document_id,))]
+            return [row[0] for row in db.execute(query, {"id": document_id})]
 
 
 def _need(db: Database, table: str, what: str, id: str) -> None:
@@ -139,5 +143,5 @@ def _need(db: Database, table: str, what: str, id: str) -> None:
         raise not_found(what, id)
 
 
-def _document(row: dict[str, Any]) -> Document:
+def document_of(row: dict[str, Any]) -> Document:
     return Document(**{field: row[field] for field in Document.__slots__})

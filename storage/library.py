@@ -24,9 +24,11 @@ from storage.conversations import Conversations, mark_interrupted
 from storage.documents import Documents
 from storage.errors import DatabaseTooNew, FolderNotWritable, StorageError
 from storage.library_schema import library_migrations
+from storage.manifests import Manifests
 from storage.rows import Backup
 from storage.search import Search
 from storage.search_index import unindex_document
+from storage.versions import Versions
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ LIBRARY_PRAGMAS = {
 BACKUP_PRAGMAS = {"journal_mode": "DELETE", "synchronous": "FULL", "secure_delete": "ON"}
 
 
-class Library(Conversations, Documents, Search):
+class Library(Conversations, Documents, Search, Manifests, Versions):
     """Everything that the user would miss. Safe to use from several threads; one process at a time per folder
     (`DataFolderLock` sees to that)."""
 

@@ -93,3 +93,49 @@ def m003_search(db: Database) -> None:
             text, content='passages', content_rowid='id', tokenize='trigram', detail='none'
         );
     """)
+
+
+@library_migrations()
+def m004_before_reading(db: Database) -> None:
+    db.executescript("""
+        CREATE TABLE document_files (
+            document_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            path TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            modified INTEGER NOT NULL,
+            sha256 TEXT NOT NULL,
+            extractor TEXT NOT NULL,
+            first_page INTEGER NOT NULL,
+            pages INTEGER NOT NULL,
+            skipped TEXT NOT NULL,
+            PRIMARY KEY (document_id, position)
+        ) STRICT;
+        CREATE INDEX files_by_content ON document_files (sha256, extractor);
+        CREATE TABLE document_tokens (
+            document_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            tokenizer TEXT NOT NULL,
+            counts BLOB NOT NULL,
+            PRIMARY KEY (document_id, tokenizer)
+        ) STRICT;
+        CREATE TABLE reading_speeds (
+            model TEXT NOT NULL,
+            profile TEXT NOT NULL,
+            first INTEGER NOT NULL,
+            last INTEGER NOT NULL,
+            seconds REAL NOT NULL,
+            measured REAL NOT NULL
+        ) STRICT;
+        CREATE INDEX speeds_by_model ON reading_speeds (model, profile);
+        CREATE TABLE document_versions (
+            conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+            document_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            newer_id TEXT NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            state TEXT NOT NULL CHECK (state IN ('offered', 'updated', 'replaced')),
+            PRIMARY KEY (conversation_id, document_id, newer_id)
+        ) STRICT;
+        CREATE TABLE choices (
+            conversation_id TEXT PRIMARY KEY REFERENCES conversations (id) ON DELETE CASCADE,
+            choice TEXT NOT NULL
+        ) STRICT;
+    """)

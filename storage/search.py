@@ -1,14 +1,16 @@
 """Finds the passages that best fit a question: candidates from the index, put into order by `ranking`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from sqlite_utils import Database
 
 from storage.analyzer import Analyzer
 from storage.base import LibraryPart, storable
-from storage.ranking import SYNONYM, Candidate, Collection, Concept, rank
+from storage.ranking import SYNONYM, Candidate, Concept, rank
+from storage.ranking import Collection as Counted
 from storage.rows import Hit
 from storage.synonyms import synonyms
 from storage.text import character_pairs, question_words, quoted
@@ -22,6 +24,7 @@ _CANDIDATES = """
     FROM {index} JOIN passages ON passages.id = {index}.rowid
     WHERE {index} MATCH :match
         AND (:documents IS NULL OR passages.document_id IN (SELECT value FROM json_each(:documents)))
+        AND passages.document_id || ' ' || passages.page NOT IN (SELECT value FROM json_each(:without))
     ORDER BY {order} LIMIT :limit
 """
 _BY_WORDS = _CANDIDATES.format(index="passages_words", order="bm25(passages_words, 1.0, 1.0, 1.0)")
@@ -30,6 +33,7 @@ _BY_READING = """
     SELECT document_id, page, heading, text, pairs FROM passages
     WHERE instr(lower(text), :match)
         AND (:documents IS NULL OR document_id IN (SELECT value FROM json_each(:documents)))
+        AND document_id || ' ' || page NOT IN (SELECT value FROM json_each(:without))
     ORDER BY id LIMIT :limit
 """
 # A document's passages are stored in one go, so their ids are a range, and FTS5 finds rows of a range fast.
@@ -44,27 +48,38 @@ _analyzer = Analyzer()
 
 
 class Search(LibraryPart):
-    def search(self, question: str, document_ids: Sequence[str] | None, limit: int) -> list[Hit]:
+    def search(
+        self,
+        question: str,
+        document_ids: Sequence[str] | None,
+        limit: int,
+        *,
+        without: Mapping[str, Collection[int]] = MappingProxyType({}),
+    ) -> list[Hit]:
         """The best passages for a question in plain words, best first; near copies of a better one are left out.
 
         `document_ids` None searches the whole library. Any string is a valid question: it has no query syntax. Scripts
         without spaces are searched by pairs of characters; if no word is found, words that contain the question's.
+        without: pages of documents that are passed over.
         """
         if limit < 1 or (document_ids is not None and not document_ids):
             return []
         question = storable(question)[:MOST_CHARACTERS]
         documents = None if document_ids is None else json.dumps(list(document_ids))
+        passed = json.dumps([f"{document} {page}" for document, pages in without.items() for page in pages])
         words = question_words(question)[:MOST_TERMS]
         pairs = list(dict.fromkeys(character_pairs(question).split()))[:MOST_TERMS]
         concepts, words_of = _concepts(words, pairs)
         with self._writer.use() as db:
-            candidates = _find(db, _BY_WORDS, " OR ".join(quoted(word) for word in words_of.values()), documents)
+            candidates = _find(
+                db, _BY_WORDS, " OR ".join(quoted(word) for word in words_of.values()), documents, passed
+            )
             if candidates:
                 ordered = rank(concepts, candidates, _collection(db, words_of, documents), _analyzer, limit)
             else:
-                candidates = _find(db, _BY_PARTS, _parts_query(words), documents)
+                candidates = _find(db, _BY_PARTS, _parts_query(words), documents, passed)
                 for piece in _short_pieces(words, pairs):
-                    candidates = candidates or _find(db, _BY_READING, piece, documents)
+                    candidates = candidates or _find(db, _BY_READING, piece, documents, passed)
                 ordered = [(candidate, 1 / (place + 1)) for place, candidate in enumerate(candidates)]
             return [_hit(db, candidate, score) for candidate, score in ordered[:limit]]
 
@@ -110,14 +125,14 @@ def _short_pieces(words: Sequence[str], pairs: Sequence[str]) -> list[str]:
     return [piece for piece in (*pairs, *words) if len(piece) < 3]
 
 
-def _find(db: Database, sql: str, match: str, documents: str | None) -> list[Candidate]:
+def _find(db: Database, sql: str, match: str, documents: str | None, passed: str) -> list[Candidate]:
     if not match:
         return []
-    rows = db.execute(sql, {"match": match, "documents": documents, "limit": CANDIDATES})
+    rows = db.execute(sql, {"match": match, "documents": documents, "without": passed, "limit": CANDIDATES})
     return [Candidate(*row) for row in rows]
 
 
-def _collection(db: Database, words_of: Mapping[str, str], documents: str | None) -> Collection:
+def _collection(db: Database, words_of: Mapping[str, str], documents: str | None) -> Counted:
     """Counts within the documents asked about; within the whole library if those are many."""
     ranges = [] if documents is None else db.execute(_RANGES, (documents,)).fetchall()
     if documents is not None and len(ranges) <= MOST_RANGES:
@@ -125,9 +140,9 @@ def _collection(db: Database, words_of: Mapping[str, str], documents: str | None
             term: sum(db.execute(_COUNT_IN_RANGE, (quoted(word), low, high)).fetchone()[0] for low, high, _ in ranges)
             for term, word in words_of.items()
         }
-        return Collection(sum(count for _, _, count in ranges), counts)
+        return Counted(sum(count for _, _, count in ranges), counts)
     counts = {term: db.execute(_COUNT, (quoted(word),)).fetchone()[0] for term, word in words_of.items()}
-    return Collection(db.execute("SELECT count(*) FROM passages").fetchone()[0], counts)
+    return Counted(db.execute("SELECT count(*) FROM passages").fetchone()[0], counts)
 
 
 def _hit(db: Database, candidate: Candidate, score: float) -> Hit:
