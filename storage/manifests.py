@@ -57,7 +57,6 @@ class Manifests(LibraryPart):
     def set_files(self, document_id: str, files: Sequence[FileRow]) -> None:
         """Replaces the list of files of a document; the order given is the order in its text."""
         columns = ", ".join(("document_id", "position", *FileRow.__slots__))
-        marks = ", ".join("?" * (2 + len(FileRow.__slots__)))
         rows = [
             (document_id, place, storable(f.path), f.size, f.modified, f.sha256, storable(f.extractor), f.first_page,
              f.pages, storable(f.skipped))
@@ -67,7 +66,7 @@ class Manifests(LibraryPart):
             if db.execute("SELECT 1 FROM documents WHERE id = ?", (document_id,)).fetchone() is None:
                 raise not_found("document", document_id)
             db.execute("DELETE FROM document_files WHERE document_id = ?", (document_id,))
-            db.conn.executemany(f"INSERT INTO document_files ({columns}) VALUES ({marks})", rows)
+            db.conn.executemany(f"INSERT INTO document_files ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def files(self, document_id: str) -> list[FileRow]:
         """In the order of the document's text; empty for a document that is one file."""
@@ -86,10 +85,11 @@ class Manifests(LibraryPart):
             if found is None:
                 return None
             document_id, path, first, pages = found
-            rows = db.execute(
-                "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page BETWEEN ? AND ? ORDER BY page",
-                (document_id, first, first + pages - 1),
-            ).fetchall()
+            query = """
+                SELECT page, label, text, flag FROM pages
+                WHERE document_id = ? AND page BETWEEN ? AND ? ORDER BY page
+            """
+            rows = db.execute(query, (document_id, first, first + pages - 1)).fetchall()
         return (path, [PageRow(*row) for row in rows]) if len(rows) == pages else None
 
     def last_of_source(self, source: str, kind: str) -> str | None:

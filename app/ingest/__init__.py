@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import AppError
-from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, Skipped, page_ranges
+from app.ingest.extracted import Extracted, ExtractedFile, ExtractedPage, Limits, OutlineEntry, Skipped, page_ranges
 from app.ingest.files import extractor, identify, printable, read_file
-from app.ingest.folders import read_folder
+from app.ingest.folders import Earlier, list_folder, read_folder
 
 __all__ = [
+    "Earlier",
     "Extracted",
+    "ExtractedFile",
     "ExtractedPage",
     "Limits",
     "OutlineEntry",
     "Skipped",
     "extractor",
     "identify",
+    "list_folder",
     "page_ranges",
     "printable",
     "read",

@@ -61,6 +61,24 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtractedFile:
+    """One file inside a folder or archive: what it was when it was read, and where its text stands.
+
+    modified: nanoseconds since 1970, 0 where unknown. sha256: hex, of its bytes, "" where they were not read.
+    first_page and pages: its pages in the whole document, 0 and 0 for a file that was left out; skipped then says why.
+    """
+
+    path: str
+    size: int
+    modified: int
+    sha256: str
+    extractor: str = ""
+    first_page: int = 0
+    pages: int = 0
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OutlineEntry:
     """One line of a document's own table of contents; page counts from 1, level from 0."""
 
@@ -76,6 +94,7 @@ class Extracted:
     kind: pdf, text, markdown, code, folder. sha256: hex, of the bytes read (for a folder: of names and contents).
     extractor: name and version of everything that shaped the text; ends in "+partial" if a limit left pages out.
     warnings: whole sentences for the user, never empty when something is missing or was guessed.
+    files: of a folder or archive, those read in the order of their pages, then those that were opened and left out.
     """
 
     name: str
@@ -87,6 +106,7 @@ class Extracted:
     skipped: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
     outline: tuple[OutlineEntry, ...] = ()
+    files: tuple[ExtractedFile, ...] = ()
 
     @property
     def characters(self) -> int:

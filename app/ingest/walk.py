@@ -1,9 +1,11 @@
 """Walk a folder inside the child: what is read, what is left out and why. Links are never followed.
 
 `walk_folder` yields messages: {"type": "start", "total": files}, then for each file in order of its path one of
-  {"type": "file_text", "path", "kind", "size", "sha256", "warning", "pages": [[label, text], ...]}
+  {"type": "file_text", "path", "kind", "size", "modified", "sha256", "warning", "pages": [[label, text], ...]}
   {"type": "pdf", "path"}                      (the parent reads it in a child of its own)
-and {"type": "skip", "path", "reason"} for all that is left out. Paths are relative, with "/" between their parts.
+  {"type": "unchanged", "path"}                (same size and time as the parent knows it: not opened)
+and {"type": "skip", "path", "reason"} for all that is left out, a file with "size", "modified" and, if read, "sha256".
+Paths are relative, with "/" between their parts. modified: nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +96,11 @@ def _reason(error: OSError) -> str:
     return f"cannot be opened ({error.strerror or type(error).__name__})"
 
 
-def walk_folder(root: Path, limits: Limits) -> Iterator[Message]:
-    """Everything below `root`; see the module's text. `root` itself may be a link, since the user named it."""
+def walk_folder(root: Path, limits: Limits, known: Mapping[str, Sequence[int]] | None = None) -> Iterator[Message]:
+    """Everything below `root`; see the module's text. `root` itself may be a link, since the user named it.
+
+    known: (size, modified) by path of files whose text the parent has.
+    """
     files: list[str] = []
     for message in _list(root, limits):
         if message["type"] == "found":
@@ -105,7 +110,7 @@ def walk_folder(root: Path, limits: Limits) -> Iterator[Message]:
     yield {"type": "start", "total": len(files)}
     text_bytes = pages = 0
     for path in files:
-        message = _read(root, path, limits)
+        message = _read(root, path, limits, (known or {}).get(path))
         if message["type"] == "file_text":
             text_bytes += sum(len(text.encode()) for _, text in message["pages"])
             pages += len(message["pages"])
@@ -211,32 +216,49 @@ def _ignored(path: str, ignores: tuple[Ignore, ...]) -> bool:
     return False
 
 
-def _read(root: Path, path: str, limits: Limits) -> Message:
+def list_folder(root: Path, limits: Limits) -> Iterator[Message]:
+    """Only names, sizes and times: {"type": "found", "path", "size", "modified"} and what is skipped by its name."""
+    for message in _list(root, limits):
+        if message["type"] == "found":
+            try:
+                info = os.stat(root / message["path"], follow_symlinks=False)
+            except OSError as error:
+                message = _skip(message["path"], _reason(error))
+            else:
+                message |= {"size": info.st_size, "modified": info.st_mtime_ns}
+        yield message
+
+
+def _read(root: Path, path: str, limits: Limits, known: Sequence[int] | None) -> Message:
     try:
         fd = open_inside(root, path)
     except NotInside as error:
         return _skip(path, str(error))
     name = path.rpartition("/")[2]
+    info = os.fstat(fd)
+    facts: Message = {"size": info.st_size, "modified": info.st_mtime_ns}
     with os.fdopen(fd, "rb") as file:
+        if known is not None and list(facts.values()) == list(known):
+            return {"type": "unchanged", "path": path}
         head = file.read(4096)
         if kinds.looks_like_pdf(name, head):
             return {"type": "pdf", "path": path}
-        if os.fstat(fd).st_size > limits.folder_file_bytes:
-            return _skip(path, f"larger than {limits.folder_file_bytes / 1e6:g} MB")
+        if info.st_size > limits.folder_file_bytes:
+            return _skip(path, f"larger than {limits.folder_file_bytes / 1e6:g} MB") | facts
         data = head + file.read(limits.folder_file_bytes)
+    facts |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     reason = kinds.skipped_content(name, data)
     if reason:
-        return _skip(path, reason)
+        return _skip(path, reason) | facts
     try:
         text, warning = textfile.decode(data)
     except textfile.NotText:
-        return _skip(path, "a binary file")
+        return _skip(path, "a binary file") | facts
     return {
         "type": "file_text",
         "path": path,
         "kind": kinds.text_kind(name),
-        "size": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
         "warning": warning,
         "pages": [[page.label, page.text] for page in textfile.split_pages(text)],
+        **facts,
     }

@@ -110,9 +110,12 @@ def _read_text(name: str, file: BinaryIO, size: int, limits: Limits, channel: Ch
 
 def read_tree(request: dict[str, Any], limits: Limits, channel: Channel) -> None:
     """All text files of a folder; PDFs in it are only named, the parent gives each a child of its own."""
-    from app.ingest.walk import walk_folder
+    from app.ingest.walk import list_folder, walk_folder
 
-    for message in walk_folder(Path(request["path"]), limits):
+    root = Path(request["path"])
+    for message in (
+        list_folder(root, limits) if request["job"] == "list" else walk_folder(root, limits, request["known"])
+    ):
         channel.emit(message)
 
 
@@ -141,7 +144,7 @@ def main() -> int:
     limits = Limits(**request["limits"])
     set_limits(limits)
     try:
-        if request["job"] == "folder":
+        if request["job"] in ("folder", "list"):
             read_tree(request, limits, channel)
         else:
             with os.fdopen(request["fd"], "rb") if "fd" in request else open(request["path"], "rb") as file:
