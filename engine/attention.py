@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from engine.cache import PAGE, KvCache, Sequence
+from engine.evidence import PageMass
 from engine.model import Angles
 from engine.patterns import AttentionPolicy, BlockContext, Pattern, QueryBlocks, decode_queries, sample_queries
 from engine.patterns.context import block_edges
@@ -73,13 +74,14 @@ class SharedLists:
 @dataclass(slots=True)
 class AttentionPlan:
     """How one turn attends. `reading`: its prompt; `answering`: its answer; `tail`: where the question begins, which
-    reads everything."""
+    reads everything. `evidence`: where the answer's steps look; None: nobody asks."""
 
     reading: AttentionPolicy = EXACT
     answering: AttentionPolicy = EXACT
     tail: int = NO_QUESTION
     counts: AttentionCounts = field(default_factory=AttentionCounts)
     shared: SharedLists = field(default_factory=SharedLists)
+    evidence: PageMass | None = None
 
 
 class PrefillAttention:
@@ -176,7 +178,9 @@ class DecodeAttention:
         policy: AttentionPolicy | WindowPolicy | None = None,
         gone: int = 0,
     ) -> None:
-        self._cache, self._shared, self._counts = cache, plan.shared, plan.counts
+        self._cache, self._shared, self._counts, self._evidence = cache, plan.shared, plan.counts, plan.evidence
+        if self._evidence is not None:
+            self._evidence.begin()
         self._policy = policy or plan.answering
         self._scale = cache.model.head_dim**-0.5
         self._length = sequence.length + 1
@@ -202,6 +206,8 @@ class DecodeAttention:
         self._counts.answering.add(listed, held)
         if layer >= FIRST_LAYERS:
             self._counts.selecting.add(listed, held)
+        if self._evidence is not None:
+            self._evidence.add(layer, index, mass)
         if self._drawn is not None:
             self._drawn.index_add_(0, index.pages, mass)
         if MASS in self._cache.memory.summaries:

@@ -151,7 +151,8 @@ class EngineConfig:
     int4, for decode alone; on a card of bf16, fp8 and int4, for prefill too. `sparsity`: how sparse the
     modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
     be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded. `gates`: [layers]
-    [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`.
+    [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`. `evidence`: with each
+    token comes where the model looked (`Token.looked`).
     """
 
     model: Path
@@ -167,6 +168,7 @@ class EngineConfig:
     sparsity: Sparsity = field(default_factory=Sparsity)
     scorers: tuple[Any, ...] = ()
     gates: tuple[tuple[float, ...], ...] | None = None
+    evidence: bool = False
 
     def __post_init__(self) -> None:
         _need(isinstance(self.model, Path), "model", self.model, "a pathlib.Path")
@@ -175,6 +177,7 @@ class EngineConfig:
             _need(value is None or _positive(value), name, value, "a positive whole number or None")
         for name, choices in (("kv_format", get_args(KvFormat)), ("decode_weights", get_args(DecodeWeights))):
             _need(getattr(self, name) in choices, name, getattr(self, name), "one of " + ", ".join(choices))
+        _need(isinstance(self.evidence, bool), "evidence", self.evidence, "True or False")
         _need(isinstance(self.sparsity, Sparsity), "sparsity", self.sparsity, "a Sparsity")
         for score in self.scorers:
             resolve_scorer(score)

@@ -23,6 +23,7 @@ from engine.conversations import Conversations
 from engine.decode import decode_token
 from engine.errors import DoesNotFitError, EngineError
 from engine.events import Event, Score
+from engine.evidence import PageMass, retrieval_weights
 from engine.gates.format import GatesMissingError, check_gates
 from engine.kv_memory import bytes_per_token
 from engine.load import LoadedModel, load_model
@@ -72,6 +73,7 @@ class Engine:
         two_pools = isinstance(self.cache, TwoPoolCache)
         self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs, two_pools)
         self._policies: dict[str, AttentionPolicy] = {}
+        self._evidence_weights = None if two_pools else retrieval_weights(config, self.cache.device)
         self._busy = False
 
     @classmethod
@@ -113,7 +115,8 @@ class Engine:
         sampling = sampling or Sampling()
         self._check(ids, sampling)
         tail = tail_start(len(ids), max(checkpoints, default=0)) if question is None else question
-        plan = AttentionPlan(self.policy(reading), self.policy(mode), tail)
+        evidence = PageMass(self._evidence_weights) if self.config.evidence else None
+        plan = AttentionPlan(self.policy(reading), self.policy(mode), tail, evidence=evidence)
         prompt = array("i", ids)
         return self._run(Turn(self, prompt, sampling, conversation, cancel, checkpoints, snapshots, plan, started))
 

@@ -1,7 +1,9 @@
 """What `Engine.generate` yields, in this order: Reused, Prefilled and Checkpoint as the prompt is read, Token, Done."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -37,10 +39,13 @@ class Token:
 
     It is empty while a character is incomplete or a stop text may be under way. The token that ends the answer is
     yielded too; its text is what had been held back.
+    `looked`: float32 [KV pages of the sequence], the attention that each drew in the step that chose the token, summed
+    over retrieval heads and the layers behind the first two; None unless the engine was loaded with `evidence`.
     """
 
     id: int
     text: str
+    looked: np.ndarray | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig, ModelConfig
 from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
+from engine.evidence import retrieval_weights
 from engine.fit import check_weights, weight_bytes, weights_for, workspace_bytes
 from engine.kv_memory import EXACT_DTYPES, bytes_per_token
 from engine.linear import four_bit_share, load_decoder, pack_layers
@@ -121,7 +122,12 @@ def make_graphs(
         return None
     from engine.cuda.graph_decode import GraphDecoder
 
-    graphs = GraphDecoder(decoder, cache, config.sparsity.scorer, context)
+    evidence = None
+    if config.evidence:
+        everyone = torch.ones(decoder.config.layers, decoder.config.kv_heads, device=cache.device)
+        found = retrieval_weights(config, cache.device)
+        evidence = everyone if found is None else found
+    graphs = GraphDecoder(decoder, cache, config.sparsity.scorer, context, evidence)
     graphs.capture(progress)
     return graphs
 

@@ -41,7 +41,8 @@ def attend_decode(cache: KvCache, sequence: Sequence, plan: AttentionPlan) -> "D
     if not isinstance(cache, TwoPoolCache):
         return DecodeAttention(cache, sequence, plan)
     gone, window, policy = cache.split.gone(sequence.length), cache.window_of(sequence), plan.answering.retrieval
-    newest, unshared = WindowPolicy(policy, gone), replace(plan, shared=SharedLists())
+    # What streaming heads see is no evidence, and their pages have other numbers.
+    newest, unshared = WindowPolicy(policy, gone), replace(plan, shared=SharedLists(), evidence=None)
     return SplitAttention(
         cache,
         DecodeAttention(cache, sequence, plan, policy),

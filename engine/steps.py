@@ -78,6 +78,8 @@ class AheadSteps:
         if not completes:
             self._commit(step)
         self._chosen = step.choice()
+        if self._plan.evidence is not None:
+            self._plan.evidence.put(step.looked())
         return self._chosen
 
     def _commit(self, step: "Step") -> None:

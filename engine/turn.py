@@ -200,6 +200,7 @@ class Turn:
         while True:
             started = time.perf_counter()
             token = steps.next()
+            looked = self.plan.evidence.take() if self.plan.evidence is not None else None
             self.answered += 1
             ended = token in engine.tokenizer.eos_ids or token in engine.model.eos_ids
             text, stopped = filter.push("" if ended else detokenizer.push(token))
@@ -210,17 +211,17 @@ class Turn:
             self._time_token(started)
             held = filter.holds  # then the token waits for the next step: if that is cancelled it brings the held text
             if not held:
-                yield Token(token, text)
+                yield Token(token, text, looked)
             if reason is not None:
                 return reason
             try:
                 self._feed(steps, token)
             except Cancelled:
                 if held:
-                    yield Token(token, self._tail(text, filter, detokenizer)[0])
+                    yield Token(token, self._tail(text, filter, detokenizer)[0], looked)
                 raise
             if held:
-                yield Token(token, text)
+                yield Token(token, text, looked)
 
     # Scoring
 

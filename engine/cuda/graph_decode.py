@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from engine.attention import AttentionPlan
@@ -59,12 +60,19 @@ class Step:
         self.chosen.done.synchronize()
         return int(self.chosen.token)
 
+    def looked(self) -> np.ndarray:
+        """float32 [pages]: the attention that each KV page drew; waits for the step. Before two more are launched."""
+        self.chosen.done.synchronize()
+        return self.chosen.looked[: self.pages].numpy().copy()
+
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A pinned int64 [1] that a step's choice is copied to, and the event behind that copy."""
+    """A pinned int64 [1] and float32 [KV pages] that a step's choice and masses are copied to, and the event behind
+    these copies."""
 
     token: torch.Tensor
+    looked: torch.Tensor
     done: torch.cuda.Event
 
 
@@ -82,15 +90,22 @@ class GraphDecoder:
     """Serves one engine's decode steps, batch 1; `capture` records the graphs, before the first question.
 
     `refusal` says why a plan cannot be served; then the caller takes the torch path.
+    `evidence`: float32 [layers, kv_heads], which KV heads' page masses are summed (`PageMass`); None: nobody asks.
     """
 
-    def __init__(self, decoder: Decoder, cache: KvCache, scorer: Scorer, context: int) -> None:
+    def __init__(
+        self, decoder: Decoder, cache: KvCache, scorer: Scorer, context: int, evidence: torch.Tensor | None = None
+    ) -> None:
         config, device = decoder.config, cache.device
         self._decoder, self._cache, self._scorer = decoder, cache, scorer
         self._scale = config.head_dim**-0.5
         layers, heads, pages = config.layers, config.kv_heads, -(-context // PAGE)
         self._inputs = StepInputs(device)
         self._choice = torch.zeros(1, dtype=torch.int64, device=device)
+        self._weights = evidence
+        seen = 0 if evidence is None else pages
+        self._mass = torch.zeros(heads, seen, device=device)  # of the step that runs, in all layers so far
+        self._looked = torch.zeros(seen, device=device)
         self._chosen = [self._new_chosen() for _ in range(2)]
         self._steps = 0
         self._table = torch.zeros(pages, dtype=torch.int32, device=device)
@@ -103,7 +118,7 @@ class GraphDecoder:
         self._scores = torch.zeros(heads, pages, device=device)
         dtype = activation_dtype(decoder.layers[0].qkv)
         self._out = torch.zeros(1, config.heads, config.head_dim, dtype=dtype, device=device)
-        self._scratch = make_scratch(1, config.heads, heads, config.head_dim, pages, device, mass=False)
+        self._scratch = make_scratch(1, config.heads, heads, config.head_dim, pages, device, seen > 0)
         self._read = torch.zeros(2, dtype=torch.int64, device=device)  # KV pages listed in all layers, in later ones
         self._logits = torch.zeros(config.vocab_size, device=device)
         self._reads: deque[torch.Tensor] = deque()  # of steps not yet committed
@@ -150,7 +165,10 @@ class GraphDecoder:
     @torch.inference_mode()
     def step(self, sequence: Sequence, token: int, plan: AttentionPlan) -> torch.Tensor:
         """As `engine.decode.decode_token`; the logits stay valid until the next step."""
-        self.commit(sequence, self.launch(sequence, token, plan, sequence.length), plan)
+        step = self.launch(sequence, token, plan, sequence.length)
+        self.commit(sequence, step, plan)
+        if plan.evidence is not None:
+            plan.evidence.put(step.looked())
         return self._logits
 
     @torch.inference_mode()
@@ -188,6 +206,8 @@ class GraphDecoder:
         chosen = self._chosen[self._steps % len(self._chosen)]
         self._steps += 1
         chosen.token.copy_(self._choice, non_blocking=True)
+        if self._weights is not None:
+            chosen.looked[:pages].copy_(self._looked[:pages], non_blocking=True)
         chosen.done.record()
         return Step(token, SPARSE_DECODE if sparse else DECODE, pages, variant, chosen)
 
@@ -202,7 +222,8 @@ class GraphDecoder:
     def _new_chosen(self) -> _Chosen:
         on_card = self._cache.device.type == "cuda"
         token = torch.zeros(1, dtype=torch.int64, pin_memory=on_card)
-        return _Chosen(token, torch.cuda.Event() if on_card else _NoEvent())  # type: ignore[arg-type]
+        looked = torch.zeros(self._looked.shape[0], pin_memory=on_card)
+        return _Chosen(token, looked, torch.cuda.Event() if on_card else _NoEvent())  # type: ignore[arg-type]
 
     def _variant(self, plan: AttentionPlan, maker: int, length: int, budgets: list[int | None]) -> tuple[Reads, Reads]:
         made = self._made is not None and self._made[0] is plan and self._made[1] == maker and length - 1 != maker
@@ -248,6 +269,8 @@ class GraphDecoder:
         angles = decoder.rope.at(position)
         token = torch.where(inputs.token >= 0, inputs.token, self._choice)
         x, delta = decoder.embed[token].float(), None
+        if self._weights is not None:
+            self._mass.zero_()
         for index, layer in enumerate(decoder.decode_layers):
             reads = first if index < FIRST_LAYERS else rest
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
@@ -258,6 +281,8 @@ class GraphDecoder:
         _, normed = add_rms_norm(x, delta, decoder.norm, eps, activation_dtype(decoder.head))
         self._logits.copy_(linear(normed, decoder.head)[0])
         self._choice.copy_(self._logits.argmax())
+        if self._weights is not None:
+            torch.sum(self._mass, 0, out=self._looked)
         if (first, rest) != ("dense", "dense"):
             listed = self._ends - self._starts
             dense = ((position // PAGE + 1) * listed.shape[1])[0]
@@ -286,7 +311,12 @@ class GraphDecoder:
             budget = inputs.budgets[index >= FIRST_LAYERS]
             self._score(index, q[0], budget)
             select_page_lists(self._scores, inputs.length, budget, SINK, RECENT, self._streaming[index], lists)
-        paged_decode(q, kv, self._table, lists, inputs.length, self._scale, self._out, self._scratch)
+        mass = weights = None
+        if self._weights is not None and index >= FIRST_LAYERS:
+            mass, weights = self._mass, self._weights[index]
+        paged_decode(
+            q, kv, self._table, lists, inputs.length, self._scale, self._out, self._scratch, mass, weights=weights
+        )
 
     def _score(self, index: int, q: torch.Tensor, budget: torch.Tensor) -> None:
         memory = self._cache.memory

@@ -130,14 +130,16 @@ def paged_decode(
     scratch: DecodeScratch,
     mass: torch.Tensor | None = None,
     config: DecodeConfig | None = None,
+    weights: torch.Tensor | None = None,
 ) -> None:
     """q [tokens, heads, d], bfloat16 or float32: the newest 1 to 8 tokens, each seeing the keys up to itself.
 
     `table` int32 [capacity]: places of the sequence's KV pages (`PagedKv`). `lists`: one for each KV head; None for all
     pages. `length` int [1], on the device: tokens of the sequence, these included. `out` [tokens, heads, d]: bfloat16
     or float32, values rotated back. `mass` float32 [kv_heads, capacity] or None: what each list entry draws, summed
-    over tokens and the KV head's query heads; entries behind the list stay as they are. `scratch`: made for as many
-    tokens, heads and KV heads.
+    over tokens and the KV head's query heads; entries behind the list stay as they are. `weights` float32 [kv_heads]:
+    then `mass` is by page, and to each page's is added what it draws times its KV head's weight. `scratch`: made for as
+    many tokens, heads and KV heads.
     """
     tokens, heads, d = q.shape
     kv_heads = kv.keys.shape[0]
@@ -183,9 +185,10 @@ def paged_decode(
     merge_parts[(kv_heads, tokens * group + blocks)](
         scratch.partial, scratch.maxima, scratch.totals, scratch.page_sums if mass is not None else None,
         scratch.capacity, scratch.partial.stride(0), scratch.maxima.stride(0), starts, ends, length, out, out.stride(0),
-        out.stride(1), mass, 0 if mass is None else mass.stride(0),
+        out.stride(1), mass, 0 if mass is None else mass.stride(0), pages, weights,
         **shared, PARTS=triton.next_power_of_2(parts), COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
-        MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group), num_warps=_WARPS_MERGE,
+        MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group),
+        ADD=weights is not None, num_warps=_WARPS_MERGE,
     )  # fmt: skip
 
 

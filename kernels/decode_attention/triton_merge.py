@@ -25,13 +25,15 @@ def _butterfly(x, SIZE: tl.constexpr, STEP: tl.constexpr):
 @triton.jit(do_not_specialize=["capacity", "maxima_head", "mass_head"])
 def merge_parts(
     partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
-    out_head, mass, mass_head,
+    out_head, mass, mass_head, pages, weights,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
     SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr,
     ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr, QUERIES_PADDED: tl.constexpr,
+    ADD: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, queries + MASS_PROGRAMS): a program for each query, then those that make page masses.
 
+    ADD: masses are weighed by KV head and added to those of the pages, not stored by list entry.
     PARTS: a power of two, at least the number of parts. Parts without list entries were not written and do not count.
     """
     QUERIES: tl.constexpr = GROUP * TOKENS
@@ -57,10 +59,16 @@ def merge_parts(
         )  # fmt: skip
     elif MASS_PROGRAMS > 0:
         page_sums += wide * capacity * QUERIES
-        _make_masses(
-            maxima, totals, here, page_sums, program - QUERIES, count, mass + wide * mass_head, QUERIES, QUERIES_PADDED,
-            PARTS, MASS_PROGRAMS,
-        )  # fmt: skip
+        weight = 1.0
+        if ADD:
+            weight = tl.load(weights + head)
+            if LISTED:
+                pages += tl.load(starts + head)
+        if weight != 0:
+            _make_masses(
+                maxima, totals, here, page_sums, program - QUERIES, count, mass + wide * mass_head, pages, weight,
+                QUERIES, QUERIES_PADDED, PARTS, MASS_PROGRAMS, ADD, LISTED,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -94,10 +102,12 @@ def _merge_query(
 
 @triton.jit
 def _make_masses(
-    maxima, totals, here, page_sums, program, count, mass, QUERIES: tl.constexpr, QUERIES_PADDED: tl.constexpr,
-    PARTS: tl.constexpr, MASS_PROGRAMS: tl.constexpr,
+    maxima, totals, here, page_sums, program, count, mass, pages, weight, QUERIES: tl.constexpr,
+    QUERIES_PADDED: tl.constexpr, PARTS: tl.constexpr, MASS_PROGRAMS: tl.constexpr, ADD: tl.constexpr,
+    LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of list entries: `program`, and each MASS_PROGRAMS-th after it."""
+    """Blocks of list entries: `program`, and each MASS_PROGRAMS-th after it. A list names a page once, so none is added
+    to twice at a time."""
     ENTRIES: tl.constexpr = 4096 // QUERIES_PADDED if QUERIES_PADDED > 8 else 512
     part = tl.arange(0, PARTS)
     query = tl.arange(0, QUERIES_PADDED)
@@ -111,9 +121,15 @@ def _make_masses(
     for base in range(program * ENTRIES, count, MASS_PROGRAMS * ENTRIES):
         entry = base + tl.arange(0, ENTRIES)
         inside = entry < count
-        place = page_sums + entry[:, None] * QUERIES + query[None, :]
-        sums = tl.load(place, mask=inside[:, None] & real[None, :], other=float("-inf"))
-        tl.store(mass + entry, tl.sum(tl.exp2(sums - largest[None, :]), 1), mask=inside)
+        at = page_sums + entry[:, None] * QUERIES + query[None, :]
+        sums = tl.load(at, mask=inside[:, None] & real[None, :], other=float("-inf"))
+        drawn = tl.sum(tl.exp2(sums - largest[None, :]), 1)
+        place = entry
+        if ADD:
+            if LISTED:
+                place = tl.load(pages + entry, mask=inside, other=0)
+            drawn = tl.load(mass + place, mask=inside, other=0.0) + weight * drawn
+        tl.store(mass + place, drawn, mask=inside)
 
 
 @triton.jit

@@ -225,3 +225,22 @@ def test_one_huge_score_takes_everything(random):
     out, mass = case.run(torch.full((1, 1, 64), 50.0).bfloat16(), None, 1.0)
     torch.testing.assert_close(out[0, 0], case.kv.values[0, slot].float().cpu())
     assert mass.argmax() == 4
+
+
+@pytest.mark.parametrize("name", ["bf16", "k4v4"])
+@pytest.mark.parametrize("lists", [None, [[0, 3, 4], [1], [2, 4]]])
+def test_masses_add_up_by_page(name, lists, random):
+    """Over launches, weighed by KV head, whatever the lists' order of entries."""
+    case, q = Case(random, name, 3, 64, 64 * 5 - 9), queries(random, 1, 6, 64)
+    rows = lists or [list(range(5))] * 3
+    _, masses = case.expected(q, rows, 0.125)
+    weights, drawn = torch.tensor([1.0, 0.0, 2.0], device=device), torch.zeros(3, 5, device=device)
+    length = torch.tensor([case.length], dtype=torch.int32, device=device)
+    scratch, out = make_scratch(1, 6, 3, 64, 5, device, True), torch.empty(1, 6, 64, device=device)
+    made = None if lists is None else page_lists(lists)
+    for _ in range(2):
+        paged_decode(q.to(device), case.kv, case.table, made, length, 0.125, out, scratch, drawn, weights=weights)
+    want = torch.zeros(3, 5)
+    for head, (pages, mass) in enumerate(zip(rows, masses)):
+        want[head, pages] = 2 * float(weights[head]) * mass.float()
+    torch.testing.assert_close(drawn.cpu(), want, rtol=0.01, atol=0.002)
