@@ -87,7 +87,7 @@ def condense(
     best one alone is far longer than the budget, the part of it that shares most with the question.
     """
     spans = [
-        _Sentence(_score(held, rarity) - LATER_PASSAGE * number, number, place, passage.text[start:end].strip())
+        _Sentence(sentence_score(held, rarity) - LATER_PASSAGE * number, number, place, passage.text[start:end].strip())
         for number, passage in enumerate(passages)
         for place, (start, end) in enumerate(sentences(passage.text))
         if len(held := term_set(passage.text[start:end])) >= FEWEST_WORDS
@@ -119,7 +119,7 @@ _LOOK, _STEP = 60, 20  # characters
 def _part(text: str, rarity: Mapping[str, float], budget: int, count: Callable[[str], int]) -> str:
     """What fits into `budget` tokens of a sentence that does not, around where it shares most with the question."""
     places = range(0, max(1, len(text) - _LOOK + _STEP), _STEP)
-    first = max(places, key=lambda at: _score(term_set(text[at : at + _LOOK]), rarity))
+    first = max(places, key=lambda at: sentence_score(term_set(text[at : at + _LOOK]), rarity))
     size = len(text)
     while True:
         start = max(0, min(first + (_LOOK - size) // 2, len(text) - size))
@@ -130,6 +130,6 @@ def _part(text: str, rarity: Mapping[str, float], budget: int, count: Callable[[
         size = max(1, min(size - 1, size * budget // tokens))
 
 
-def _score(held: frozenset[str], rarity: Mapping[str, float]) -> float:
+def sentence_score(held: frozenset[str], rarity: Mapping[str, float]) -> float:
     """What a sentence with these words shares with the question; long ones must share a little more."""
     return sum(rarity[term] for term in held & rarity.keys()) / (1 + 0.15 * math.log1p(len(held)))

@@ -227,6 +227,7 @@ class Planner:
         fitting = self._first_pages_that_fit(question, documents)
         if fitting:
             choices.append(f"pages {format_pages(fitting)} of {documents[0].name}")
+        choices.append("reading it in parts")
         choices.append("answering from the best passages")
         if self.past:
             choices.append("a new conversation")
@@ -259,4 +260,6 @@ def choose_reading(wanted: str, setting: str, parameters: int, has_documents: bo
             return "whole"
         if choice == "passages":
             return "passages"
+        if choice == "parts":
+            return "parts"
     return "passages" if is_small(parameters) else "whole"

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.pages import format_pages
+
 if TYPE_CHECKING:
     from app.citations import Citation
+    from app.evidence import Evidence, PageShare
+    from app.parts_state import PartsState
     from app.turn import Passage, TurnState, TurnStats
 
 NO_PAGE = "no page"
+EVIDENCE, EVIDENCE_OF_SENTENCE = 10, 3  # pages in JSON and on a terminal
 CSV_COLUMNS = (
     "question",
     "answer",
@@ -34,12 +39,18 @@ CSV_COLUMNS = (
 def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str, Any]:
     """The JSON object of `ask --json`. `page` counts from 1; times are in seconds or milliseconds as named.
 
+    A reading in parts has `parts` and `coverage` besides.
     Every decode step yields one token in this version, so accepted_per_step is 1.
     """
     stats = state.stats
     if stats is None:
         raise ValueError(f"state: got phase {state.phase!r} without stats, need a finished turn")
-    return {
+    in_parts: dict[str, Any] = {}
+    if state.parts is not None:
+        in_parts = {"parts": state.parts.public(), "coverage": state.parts.coverage.as_dict()}
+    return in_parts | {
+        "task": state.task,
+        "reading": state.reading,
         "answer": state.answer,
         "citations": [
             {"document": c.document, "page": c.page, "quote": c.quote, "status": c.status} for c in state.citations
@@ -47,6 +58,7 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "passages": [
             {"document": p.document, "page": p.page, "text": p.text, "score": round(p.score, 4)} for p in state.passages
         ],
+        **_evidence(state),
         "prompt_tokens": stats.prompt_tokens,
         "reused_tokens": stats.reused_tokens,
         "restored_tokens": stats.restored_tokens,
@@ -66,6 +78,25 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "peak_memory_bytes": stats.peak_memory_bytes,
         "warnings": list(dict.fromkeys([*more_warnings, *state.warnings])),
     }
+
+
+def _evidence(state: TurnState) -> dict[str, Any]:
+    """The pages that drew most attention: of the whole answer, and of each sentence. Empty where none was kept."""
+    found = state.evidence
+    if found is None:
+        return {"evidence": [], "evidence_by_sentence": []}
+    sentences = [
+        {
+            "sentence": state.answer[s.start : s.end].strip(),
+            "evidence": [_share(page) for page in found.top_of(s, EVIDENCE_OF_SENTENCE)],
+        }
+        for s in found.sentences
+    ]
+    return {"evidence": [_share(page) for page in found.top(EVIDENCE)], "evidence_by_sentence": sentences}
+
+
+def _share(page: PageShare) -> dict[str, Any]:
+    return {"document": page.document, "page": page.page, "share": round(page.share, 4)}
 
 
 def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
@@ -89,6 +120,25 @@ def passage_lines(passages: Iterable[Passage], width: int) -> list[str]:
         text = " ".join(passage.text.split())
         lines += textwrap.wrap(text, max(width - 4, 20), initial_indent="    ", subsequent_indent="    ")
     return lines
+
+
+def part_lines(parts: PartsState) -> list[str]:
+    """What was read: the coverage, then each part in which something was found."""
+    cover = parts.coverage
+    blank = f"; {cover.without_text} more have no text" if cover.without_text else ""
+    lines = [f"{cover.pages_read} of {cover.pages} pages read, in {parts.done} of {len(parts.parts)} parts{blank}"]
+    for part in parts.parts:
+        if part.found:
+            number = f": {len(part.quotes)} quote{'' if len(part.quotes) == 1 else 's'}" if part.quotes else ""
+            lines.append(f"{part.document}, pages {format_pages(part.pages)}{number}")
+    return lines
+
+
+def evidence_lines(found: Evidence) -> list[str]:
+    """A line for each of the pages that drew most attention, with its share."""
+    return [
+        f"{100 * page.share:3.0f} %  {place(page.document, page.page, page.label)}" for page in found.top(EVIDENCE)
+    ]
 
 
 def citation_lines(citations: Iterable[Citation]) -> list[str]:
@@ -117,9 +167,11 @@ def place(document: str, page: int, label: str) -> str:
 def stats_line(stats: TurnStats, model: str) -> str:
     """The numbers of one answer in one line."""
     speed = f"{1000 / stats.tpot_ms:.1f} tokens/s" if stats.tpot_ms > 0 else "no speed yet"
-    read = "from the best passages" if stats.reading == "passages" else "from the whole document"
-    if stats.reading == "none":
-        read = "without a document"
+    read = {
+        "passages": "from the best passages",
+        "parts": "from all parts in turn",
+        "none": "without a document",
+    }.get(stats.reading, "from the whole document")
     return (
         f"{model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens | "
         f"first token after {stats.ttft_s:.2f} s | {stats.output_tokens} tokens at {speed} | {stats.profile}, "

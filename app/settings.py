@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.errors import WrongUse
-from app.setting_rules import Parse, choice, device_name, divisor_of_64, number, pattern_name, text, whole
+from app.setting_rules import Parse, choice, device_name, divisor_of_64, number, pattern_name, switch, text, whole
 from app.units import parse_length, parse_size
 
 ENVIRONMENT_PREFIX = "UNABRIDGED_"
@@ -145,9 +145,10 @@ class Settings:
     )
     reading: str = _setting(
         "auto",
-        choice("auto", "passages", "whole"),
-        "answer from the best passages or the whole document; auto = passages for models under 1B",
+        choice("auto", "passages", "whole", "parts"),
+        "answer from the best passages, the whole document, or its parts in turn; auto = passages for models under 1B",
     )
+    evidence: bool = _setting(True, switch, "keep where the model looked while it answered")
     temperature: float = _setting(0.0, number(0, 2), "randomness of answers; 0 = always the likeliest token")
     top_p: float = _setting(1.0, number(0.01, 1), "keep the likeliest tokens up to this total probability")
     top_k: int = _setting(0, whole(0, 10**6, "a whole number from 0"), "keep this many likeliest tokens; 0 = all")

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from app.citations import Citation
     from app.errors import AppError
+    from app.evidence import Evidence
+    from app.parts_state import PartsState
 
 Phase = Literal["queued", "loading", "reading", "answering", "done", "stopped", "failed"]
-Reading = Literal["passages", "whole", "none"]
+Reading = Literal["passages", "whole", "parts", "none"]
 FINISHED: frozenset[str] = frozenset({"done", "stopped", "failed"})
 
 
@@ -70,7 +72,10 @@ class TurnState:
 
     read_done and read_total: while phase is "reading", tokens of the prompt; while it is "loading", thousandths of the
     model file. eta_s is None while unknown. position: how many jobs run before this one while phase is "queued".
+    evidence: where the model looked, once it has answered from whole documents.
     answer is what is meant to be read, thinking what the model wrote before it. message_id is the answer's message.
+    task: the kind of question (`app.tasks`); for one about the whole text, passages are its key sentences. parts: the
+    windows of a reading in parts; while they are asked, read_done and read_total are thousandths of a window.
     """
 
     phase: Phase
@@ -81,12 +86,15 @@ class TurnState:
     thinking: str = ""
     passages: tuple[Passage, ...] = ()
     citations: tuple[Citation, ...] = ()
+    evidence: Evidence | None = None
     stats: TurnStats | None = None
     error: AppError | None = None
     message_id: str = ""
     warnings: tuple[str, ...] = ()
     reading: Reading = "none"
     position: int = 0
+    task: str = "question"
+    parts: PartsState | None = None
 
     @property
     def finished(self) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from app.wiring import App
     from engine import Sampling
 
-READINGS = ("auto", "passages", "whole")
+READINGS = ("auto", "passages", "whole", "parts")
 DEMO_REPETITION_PENALTY = 1.1
 """Measured with the 135M model on ten real questions: six answers ended in a loop without it, none with it."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from app import turn_end
 from app.documents import document_texts
+from app.evidence import Looked
 from app.history import past_turns
 from app.pages import PageChoice, choice_as_text
 from app.passages import beginning, best_passages, rarity
@@ -18,12 +19,13 @@ from app.prompts import QUESTION_LEAD, PromptWriter, is_small, system_text
 from app.skeleton import Skeleton, render_skeleton, template_variables
 from app.snapshots import export_when_idle
 from app.thinking import split_thinking
-from app.turn import READ_BY, Reading, TurnState
+from app.turn import READ_BY, Passage, Reading, TurnState, TurnStats
 from app.turn_choices import reading_for, sampling_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from app.citations import Citation
     from app.jobs import Job
     from app.model_face import ModelFace
     from app.wiring import App
@@ -58,12 +60,7 @@ class TurnWork:
         documents = app.library.documents(self.conversation_id)
         self.document_ids = [document.id for document in documents]
         self.reading: Reading = reading_for(app, self.conversation_id, reading)
-        warnings: tuple[str, ...] = ()
-        passages = best_passages(app.library, question.text, self.document_ids)
-        if documents and not passages:
-            passages = beginning(app.library, documents)
-            if self.reading == "passages":
-                warnings = ("No passage has the words of this question; the documents' beginning is shown instead.",)
+        passages, warnings = self.first_passages()
         self.passages = passages
         self.answer = app.library.add_message(
             self.conversation_id,
@@ -73,11 +70,32 @@ class TurnWork:
             question=question.id,
             reading=self.reading,
             passages=[asdict(passage) for passage in passages],
-            pages=choice_as_text(pages) if self.reading == "whole" else None,
+            pages=choice_as_text(pages) if self.reading != "passages" else None,
         )
         self.first_state = TurnState(
             "queued", passages=passages, message_id=self.answer.id, warnings=warnings, reading=self.reading
         )
+
+    def first_passages(self) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
+        """What is shown before anything is read, and what a reader should know of it."""
+        library = self.app.library
+        passages = best_passages(library, self.question.text, self.document_ids)
+        if passages or not self.document_ids:
+            return passages, ()
+        warning = "No passage has the words of this question; the documents' beginning is shown instead."
+        passages = beginning(library, library.documents(self.conversation_id))
+        return passages, (warning,) if self.reading == "passages" else ()
+
+    def prompt_question(self) -> str:
+        """The question as the model reads it."""
+        return self.question.text
+
+    def unanswered(self) -> tuple[str, tuple[Citation, ...]]:
+        """What stands in place of an answer that was stopped before its first word, and its citations."""
+        return "", ()
+
+    def cost(self, stats: GenerationStats) -> TurnStats:
+        return turn_end.turn_stats(self.app, stats, self.reading, self.read_by)
 
     def run(self, job: Job) -> None:
         job.update(phase="loading", position=0)
@@ -148,18 +166,20 @@ class TurnWork:
             stored = library.freeze(id, key, skeleton.to_json())
         return PromptWriter(face.tokenizer, Skeleton.from_json(stored), system, self.app.document_tokens().ids, small)
 
-    def _plan(self, face: ModelFace, writer: PromptWriter, context: int) -> Plan:
+    def _planner(self, face: ModelFace, writer: PromptWriter, context: int) -> Planner:
         library, id = self.app.library, self.conversation_id
         resolve = self.app.document_tokens().resolve
         past = past_turns(library.messages(id), self.question, face.fingerprint, resolve, self.document_ids)
-        room = Room(context, self._answer_room(), self.app.model.parameters)
-        planner = Planner(writer, face.fingerprint, room, past)
-        text = self.question.text
+        return Planner(writer, face.fingerprint, Room(context, self._answer_room(), self.app.model.parameters), past)
+
+    def _plan(self, face: ModelFace, writer: PromptWriter, context: int) -> Plan:
+        library, id = self.app.library, self.conversation_id
+        planner, text = self._planner(face, writer, context), self.prompt_question()
         if self.reading == "whole":
             documents = document_texts(self.app, id, self.pages)
             return planner.whole(text, documents, chosen=self.pages is not None) if documents else planner.plain(text)
         if self.reading == "passages":
-            small = is_small(room.parameters)
+            small = is_small(self.app.model.parameters)
             weights = rarity(text, (page.text for page in turn_end.pages(library, id, None))) if small else None
             return planner.passages(text, self.passages, self.document_ids, weights)
         return planner.plain(text)
@@ -170,6 +190,7 @@ class TurnWork:
         engine = self.app.engine_service.loaded()
         clock = ReadingClock()
         ids: list[int] = []
+        looked: list[Looked] = []
         text = ""
         stored_at = time.monotonic()
         events = engine.generate(
@@ -186,6 +207,8 @@ class TurnWork:
             for event in events:
                 if isinstance(event, Token):
                     ids.append(event.id)
+                    if event.looked is not None:
+                        looked.append(Looked(len(text), event.looked))
                     text += event.text
                     thinking, shown = split_thinking(text, already_open=plan.record.open_thinking)
                     job.update(phase="answering", answer=shown, thinking=thinking, eta_s=None)
@@ -202,7 +225,7 @@ class TurnWork:
                 elif isinstance(event, Done):
                     if self.app.settings.mode == "exact" and event.stats.sparse_tokens:
                         job.update(warnings=(*job.state.warnings, SPARSE_BEFORE))
-                    self._end(job, face, writer, plan, ids, text, event.stats)
+                    self._end(job, face, writer, plan, ids, text, event.stats, looked)
         finally:
             events.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
 
@@ -215,17 +238,23 @@ class TurnWork:
         ids: Sequence[int],
         text: str,
         stats: GenerationStats,
+        looked: Sequence[Looked] = (),
     ) -> None:
         thinking, shown = split_thinking(text, already_open=plan.record.open_thinking, complete=True)
         library = self.app.library
         if shown:
             turn_end.remember(library, self.answer.id, face, writer, plan, ids, text, shown)
+        citations = turn_end.citations(library, self.question, shown, plan.shown, plan.passages)
+        stopped = stats.finish_reason == "cancelled"
+        if stopped and not shown:
+            shown, citations = self.unanswered()
         job.finish(
-            "stopped" if stats.finish_reason == "cancelled" else "done",
+            "stopped" if stopped else "done",
             answer=shown,
             thinking=thinking,
-            stats=turn_end.turn_stats(self.app, stats, self.reading, self.read_by),
-            citations=turn_end.citations(library, self.question, shown, plan.shown, plan.passages),
+            evidence=turn_end.evidence(self.app, self.question, face.fingerprint, plan, looked, text, shown),
+            stats=self.cost(stats),
+            citations=citations,
         )
         app = self.app
         export_when_idle(app.engine_service, app.snapshot_writer, self.conversation_id, plan.checkpoint)

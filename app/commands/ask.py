@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.commands import file_set
-from app.commands.common import add_setting_flags, opened, print_json, settings_from
+from app.commands.common import add_setting_flags, asks_for_evidence, opened, print_json, settings_from
 from app.commands.failures import exit_code
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
 from app.errors import AppError, BadInput, WrongUse
 from app.report import CSV_COLUMNS, csv_row, turn_object
+from app.tasks import TASKS
 
 if TYPE_CHECKING:
     from app.pages import PageChoice
@@ -51,14 +52,24 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--passages", dest="reading", action="store_const", const="passages", help="answer from the best passages"
     )
-    parser.add_argument("--pages", metavar="PAGES", help="read only these pages, such as 1-12,15; means --whole")
+    reading.add_argument(
+        "--parts", dest="reading", action="store_const", const="parts",
+        help="ask each part of the documents in turn, then answer from what was found",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pages", metavar="PAGES", help="read only these pages, such as 1-12,15; means --whole unless --parts is given"
+    )
+    parser.add_argument(
+        "--task", choices=("auto", *TASKS), default="auto",
+        help="what kind of question it is; auto = recognised by its words",
+    )  # fmt: skip
 
 
 def chosen_reading(args: argparse.Namespace) -> str | None:
-    """'whole' or 'passages' as the flags say, None without one. A choice of pages is one for whole reading."""
+    """'whole', 'parts' or 'passages' as the flags say, None without one. Chosen pages are read whole, or in parts."""
     if args.pages and args.reading == "passages":
         raise WrongUse("--pages and --passages exclude each other.", "Leave one out: passages come from every page.")
-    return "whole" if args.pages else args.reading
+    return "whole" if args.pages and args.reading is None else args.reading
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +104,7 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
             print(f"{chr(10) if number else ''}== {question}\n", flush=True)
         file_set.start_over(app, conversation_id)
         try:
-            state = _ask(app, conversation_id, question, pages, quiet)
+            state = _ask(app, conversation_id, question, pages, args.task, quiet)
         except AppError as error:
             if len(questions) == 1:
                 raise
@@ -107,7 +118,7 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
                 print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             continue
         if not quiet:
-            print_end(state, app.model.label, warnings)
+            print_end(state, app.model.label, warnings, evidence=asks_for_evidence(app.settings))
             continue
         result = turn_object(state, warnings)
         if args.json:
@@ -118,10 +129,10 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
     return code
 
 
-def _ask(app: App, conversation_id: str, question: str, pages: PageChoice | None, quiet: bool) -> TurnState:
+def _ask(app: App, conversation_id: str, question: str, pages: PageChoice | None, task: str, quiet: bool) -> TurnState:
     from app import assistant
 
-    job = assistant.ask(app, conversation_id, question, reading=app.settings.reading, pages=pages)
+    job = assistant.ask(app, conversation_id, question, reading=app.settings.reading, pages=pages, task=task)
     state = follow(job, quiet=quiet)
     if state.error is not None:
         raise state.error

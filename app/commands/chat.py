@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.commands.ask import add_reading_flags, chosen_reading
-from app.commands.common import add_setting_flags, opened, settings_from
+from app.commands.common import add_setting_flags, asks_for_evidence, opened, settings_from
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
 from app.errors import AppError, WrongUse
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HELP = """\
 /passages         answer from the best passages
 /whole            answer from the whole documents
+/parts            ask each part of the documents in turn
 /pages 1-12       read these pages whole; /pages alone ends the choice
 /add FILE         add a document to this conversation
 /stop             stop the answer (so does Ctrl-C while it runs)
@@ -59,6 +60,7 @@ class _Chat:
     """As flags and commands say, else 'auto': by the settings, else by the model's size."""
     pages: PageChoice | None
     password: str | None
+    task: str
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     pages = PageChoice.parse(args.pages) if args.pages else None
     with opened(settings) as app:
         conversation_id, is_new = _conversation(app, args), not (args.conversation or args.last)
-        chat = _Chat(app, conversation_id, args.reading or "auto", pages, args.password)
+        chat = _Chat(app, conversation_id, args.reading or "auto", pages, args.password, args.task)
         try:
             for warning in attach(app, conversation_id, [Path(name) for name in args.files], args.password):
                 print(f"note: {warning}", file=sys.stderr)
@@ -135,12 +137,12 @@ def _loop(chat: _Chat) -> None:
 def _turn(chat: _Chat, question: str) -> None:
     from app import assistant
 
-    reading = "whole" if chat.pages is not None else chat.reading
-    job = assistant.ask(chat.app, chat.conversation_id, question, reading=reading, pages=chat.pages)
+    reading = "whole" if chat.pages is not None and chat.reading != "parts" else chat.reading
+    job = assistant.ask(chat.app, chat.conversation_id, question, reading=reading, pages=chat.pages, task=chat.task)
     state = follow(job)
     if state.error is not None:
         raise state.error
-    print_end(state, chat.app.model.label)
+    print_end(state, chat.app.model.label, evidence=asks_for_evidence(chat.app.settings))
 
 
 def _command(chat: _Chat, line: str) -> bool:
@@ -154,9 +156,10 @@ def _command(chat: _Chat, line: str) -> bool:
             return False
         case "help":
             print(HELP)
-        case "passages" | "whole":
+        case "passages" | "whole" | "parts":
             chat.reading = name
-            print(f"Answers now come from the {'best passages' if name == 'passages' else 'whole documents'}.")
+            names = {"passages": "the best passages", "whole": "the whole documents", "parts": "each part in turn"}
+            print(f"Answers now come from {names[name]}.")
             if name == "passages" and chat.pages is not None:
                 chat.pages = None
                 print("No pages are chosen any more.")

@@ -7,13 +7,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from app.commands.common import StatusLine
-from app.report import citation_lines, passage_lines, stats_line
+from app.parts_text import pages_name
+from app.report import citation_lines, evidence_lines, part_lines, passage_lines, stats_line
 
 if TYPE_CHECKING:
     from app.jobs import Job
+    from app.parts_state import PartsState
     from app.turn import TurnState
 
 _POLL_S = 0.05
+KEY_SENTENCES = "Key sentences, copied from the text by the app:"
 
 
 def follow(job: Job, *, quiet: bool = False, passages: int = 3) -> TurnState:
@@ -31,7 +34,9 @@ def follow(job: Job, *, quiet: bool = False, passages: int = 3) -> TurnState:
                     line.clear()
                     shown_passages = True
                     width = shutil.get_terminal_size((100, 24)).columns
-                    print("Best passages:", *passage_lines(state.passages[:passages], width), "", sep="\n", flush=True)
+                    name = "Best passages:" if state.task == "question" else KEY_SENTENCES
+                    shown = passages if state.task == "question" else len(state.passages)
+                    print(name, *passage_lines(state.passages[:shown], width), "", sep="\n", flush=True)
                 if len(state.answer) > printed:
                     line.clear()
                     print(state.answer[printed:], end="", flush=True)
@@ -52,11 +57,16 @@ def follow(job: Job, *, quiet: bool = False, passages: int = 3) -> TurnState:
         line.clear()
 
 
-def print_end(state: TurnState, model: str, warnings: tuple[str, ...] = ()) -> None:
-    """What stands under an answer: its sources and the status line; warnings go to stderr."""
+def print_end(state: TurnState, model: str, warnings: tuple[str, ...] = (), *, evidence: bool = False) -> None:
+    """What stands under an answer: its sources and the status line; warnings go to stderr. evidence: where the model
+    looked, too."""
+    if state.parts is not None:
+        print("\nParts:", *(f"  {line}" for line in part_lines(state.parts)), sep="\n")
     sources = citation_lines(state.citations)
     if sources:
         print("\nSources:", *(f"  {line}" for line in sources), sep="\n")
+    if evidence and state.evidence is not None:
+        print("\nWhere the model looked:", *(f"  {line}" for line in evidence_lines(state.evidence)), sep="\n")
     if state.stats is not None:
         print(f"\n[{stats_line(state.stats, model)}]", flush=True)
     for warning in dict.fromkeys((*warnings, *state.warnings)):
@@ -70,6 +80,8 @@ def progress_text(state: TurnState) -> str:
             return "Waiting" if not state.position else f"Waiting, {state.position} before this one"
         case "loading":
             return f"Loading the model: {state.read_done / 10:.0f} %" if state.read_total else "Loading the model"
+        case "reading" if state.parts is not None and not state.parts.level:
+            return _part_text(state, state.parts)
         case "reading" if state.read_total:
             share = 100 * state.read_done // state.read_total
             left = f", {state.eta_s:.0f} s left" if state.eta_s is not None else ""
@@ -78,3 +90,13 @@ def progress_text(state: TurnState) -> str:
             return "Reading"
         case _:
             return "Answering"
+
+
+def _part_text(state: TurnState, parts: PartsState) -> str:
+    part = parts.current
+    if part is None:
+        return f"Read {parts.done} of {len(parts.parts)} parts"
+    left = f", {state.eta_s:.0f} s left" if state.eta_s is not None else ""
+    found = sum(part.found for part in parts.parts)
+    where = f"{part.document}, {pages_name(part.pages)}"
+    return f"Part {part.number} of {len(parts.parts)} ({where}), found in {found} so far{left}"
