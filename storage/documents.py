@@ -1,11 +1,13 @@
 """Documents, their pages, and which conversation uses them."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from sqlite_utils import Database
 
-from storage.base import LibraryPart, checked_hex64, new_id, not_found, now, storable
+from storage.base import checked_hex64, new_id, not_found, now, storable
+from storage.indexing import INDEXED_AT_ONCE, Indexing
 from storage.passages import split_pages
 from storage.rows import Attachment, Document, PageRow
 from storage.search_index import index_document
@@ -17,7 +19,7 @@ _DOCUMENTS_OF = """
 """
 
 
-class Documents(LibraryPart):
+class Documents(Indexing):
     def add_document(
         self,
         sha256: str,
@@ -28,7 +30,10 @@ class Documents(LibraryPart):
         size: int,
         source: str = "",
     ) -> Document:
-        """Stores a document's text and makes it searchable; the same sha256 and extractor give the stored one back."""
+        """Stores a document's text and makes it searchable; the same sha256 and extractor give the stored one back.
+
+        A long one becomes searchable in the background; a search that comes before waits for it.
+        """
         checked_hex64("sha256", sha256)
         stored = self.find_document(sha256, extractor)
         if stored is not None:
@@ -36,9 +41,10 @@ class Documents(LibraryPart):
         rows = [(page.index, storable(page.label), storable(page.text), page.flag) for page in pages]
         if len({row[0] for row in rows}) != len(rows):
             raise ValueError("pages: got the same index twice, need distinct ones")
-        passages = split_pages([(index, text) for index, _, text, _ in rows])
         document_id, characters = new_id(), sum(len(text) for _, _, text, _ in rows)
-        with self._writer.transaction() as db:
+        later = characters > INDEXED_AT_ONCE
+        passages = [] if later else split_pages([(index, text) for index, _, text, _ in rows])
+        with nullcontext() if later else self._index_lock, self._writer.transaction() as db:
             inserted = db.execute(
                 "INSERT INTO documents (id, sha256, extractor, name, kind, pages, characters, size, added, source)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sha256, extractor) DO NOTHING",
@@ -60,7 +66,12 @@ class Documents(LibraryPart):
                     "INSERT INTO pages (document_id, page, label, text, flag) VALUES (?, ?, ?, ?, ?)",
                     [(document_id, *row) for row in rows],
                 )
-                index_document(db, document_id, passages)
+                if later:
+                    db.execute("INSERT INTO index_waits (document_id, next_page) VALUES (?, 1)", (document_id,))
+                else:
+                    index_document(db, document_id, passages)
+        if later:
+            self.index_in_background(document_id)
         document = self.find_document(sha256, extractor)
         if document is None:
             raise not_found("document", document_id)

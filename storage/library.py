@@ -24,7 +24,6 @@ from storage.conversations import Conversations, mark_interrupted
 from storage.documents import Documents
 from storage.errors import DatabaseTooNew, FolderNotWritable, StorageError
 from storage.library_schema import library_migrations
-from storage.manifests import Manifests
 from storage.rows import Backup
 from storage.search import Search
 from storage.search_index import unindex_document
@@ -42,7 +41,7 @@ LIBRARY_PRAGMAS = {
 BACKUP_PRAGMAS = {"journal_mode": "DELETE", "synchronous": "FULL", "secure_delete": "ON"}
 
 
-class Library(Conversations, Documents, Search, Manifests, Versions):
+class Library(Conversations, Documents, Search, Versions):
     """Everything that the user would miss. Safe to use from several threads; one process at a time per folder
     (`DataFolderLock` sees to that)."""
 
@@ -50,6 +49,8 @@ class Library(Conversations, Documents, Search, Manifests, Versions):
         self.folder = folder
         self._writer = writer
         self._backup_thread: threading.Thread | None = None
+        self._index_lock = threading.Lock()
+        self._closing = threading.Event()
 
     @classmethod
     def open(cls, folder: Path, *, migrations: Migrations = library_migrations) -> "Library":
@@ -83,7 +84,8 @@ class Library(Conversations, Documents, Search, Manifests, Versions):
         return library
 
     def close(self) -> None:
-        """Waits for a running backup, then closes the file."""
+        """Waits for a running backup, stops indexing, then closes the file."""
+        self._close_indexing()
         if self._backup_thread is not None:
             self._backup_thread.join()
         self._writer.close()

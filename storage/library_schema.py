@@ -134,6 +134,10 @@ def m004_before_reading(db: Database) -> None:
             state TEXT NOT NULL CHECK (state IN ('offered', 'updated', 'replaced')),
             PRIMARY KEY (conversation_id, document_id, newer_id)
         ) STRICT;
+        CREATE TABLE index_waits (
+            document_id TEXT PRIMARY KEY REFERENCES documents (id) ON DELETE CASCADE,
+            next_page INTEGER NOT NULL
+        ) STRICT;
         CREATE TABLE choices (
             conversation_id TEXT PRIMARY KEY REFERENCES conversations (id) ON DELETE CASCADE,
             choice TEXT NOT NULL

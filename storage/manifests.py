@@ -99,9 +99,12 @@ class Manifests(LibraryPart):
             row = db.execute(query, (storable(source), kind)).fetchone()
         return None if row is None else row[0]
 
-    def page_batches(self, document_id: str, characters: int = 1_000_000) -> Iterator[list[PageRow]]:
-        """All pages in order, about so many characters at a time, so that memory stays flat."""
-        last, query = 0, "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page > ? ORDER BY page"
+    def page_batches(self, document_id: str, characters: int = 1_000_000, first: int = 1) -> Iterator[list[PageRow]]:
+        """All pages from the first on, about so many characters at a time, so that memory stays flat."""
+        last, query = (
+            first - 1,
+            "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page > ? ORDER BY page",
+        )
         while True:
             batch: list[PageRow] = []
             held = 0

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from sqlite_utils import Database
 
 from storage.analyzer import Analyzer
-from storage.base import LibraryPart, storable
+from storage.base import storable
+from storage.indexing import Indexing
 from storage.ranking import SYNONYM, Candidate, Concept, rank
 from storage.ranking import Collection as Counted
 from storage.rows import Hit
@@ -47,7 +48,7 @@ MOST_RANGES = 8
 _analyzer = Analyzer()
 
 
-class Search(LibraryPart):
+class Search(Indexing):
     def search(
         self,
         question: str,
@@ -64,6 +65,7 @@ class Search(LibraryPart):
         """
         if limit < 1 or (document_ids is not None and not document_ids):
             return []
+        self.finish_index(document_ids)
         question = storable(question)[:MOST_CHARACTERS]
         documents = None if document_ids is None else json.dumps(list(document_ids))
         passed = json.dumps([f"{document} {page}" for document, pages in without.items() for page in pages])

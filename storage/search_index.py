@@ -10,15 +10,17 @@ _COLUMNS = {"passages_words": "text, heading, pairs", "passages_parts": "text"}
 
 
 def index_document(db: Database, document_id: str, passages: Sequence[Passage]) -> None:
-    """Stores a document's passages and makes them findable."""
+    """Stores passages of a document and makes them findable."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM passages").fetchone()
     db.conn.executemany(
         "INSERT INTO passages (document_id, page, heading, text, pairs) VALUES (?, ?, ?, ?, ?)",
         [(document_id, part.page, part.heading, part.text, part.pairs) for part in passages],
     )
     for index, columns in _COLUMNS.items():
         db.execute(
-            f"INSERT INTO {index} (rowid, {columns}) SELECT id, {columns} FROM passages WHERE document_id = ?",
-            (document_id,),
+            f"INSERT INTO {index} (rowid, {columns}) SELECT id, {columns} FROM passages"
+            " WHERE document_id = ? AND id > ?",
+            (document_id, last),
         )
 
 

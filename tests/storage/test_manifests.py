@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from storage import FileRow, Library, NotFound, PageRow, ReadingSpeed, Version
+from storage.indexing import INDEXED_AT_ONCE
+from storage.search_index import check_index
 
 
 def sha(text: str) -> str:
@@ -122,3 +124,33 @@ def test_search_passes_over_pages(library: Library) -> None:
     left = library.search("heron", [document.id], 5, without={document.id: {1}})
     assert [hit.page for hit in left] == [2]
     assert library.search("eron", [document.id], 5, without={document.id: {1, 2}}) == []
+
+
+def test_a_long_document_is_indexed_in_the_background_and_search_waits_for_it(tmp_path: Path) -> None:
+    texts = [f"Page {number}. " + "The tide rises and falls along the coast. " * 400 for number in range(150)]
+    texts[140] = "A heron stands in the reeds."
+    with Library.open(tmp_path) as library:
+        assert sum(map(len, texts)) > INDEXED_AT_ONCE
+        document = add(library, "coast", *texts)
+        small = add(library, "small", "A heron was seen here as well.")  # waits its turn: ids stay neighbours
+        assert {hit.page for hit in library.search("heron", [document.id], 3)} == {141}
+        assert not library.indexing(document.id)
+        with library._writer.use() as db:
+            ids = db.execute("SELECT min(id), max(id), count(*) FROM passages WHERE document_id = ?", (document.id,))
+            low, high, count = ids.fetchone()
+            assert high - low + 1 == count
+            check_index(db)
+        assert library.search("heron", [small.id], 3)
+
+
+def test_indexing_that_was_interrupted_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Library, "index_in_background", lambda self, document_id: None)
+    texts = ["The tide rises. " * 5000 for _ in range(30)]
+    with Library.open(tmp_path) as library:
+        document = add(library, "coast", *texts, "A heron stands in the reeds.")
+        assert library._index_part(document.id)
+        assert library.indexing(document.id)
+    with Library.open(tmp_path) as library:
+        assert [hit.page for hit in library.search("heron", None, 3)] == [31]
+        library.delete_document(document.id)
+        assert not library.indexing(document.id)
