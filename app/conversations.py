@@ -13,6 +13,7 @@ from app import history
 from app.assistant import answer
 from app.documents import remove_unused
 from app.errors import WrongUse
+from app.evidence import read_evidence
 from app.hidden import is_hidden
 from app.pages import choice_as_text, choice_from
 from app.turn_choices import reading_for, sampling_of
@@ -113,7 +114,7 @@ def forget_kv(app: App, conversation_id: str) -> None:
 
 
 def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
-    """Removes a document's token ids and passages from the messages; True when the conversation had read of it."""
+    """Removes a document's token ids, passages, evidence from messages; True when the conversation had read of it."""
     found = any(document.id == document_id for document in app.library.documents(conversation_id))
     for message in app.library.messages(conversation_id):
         passages = message.details.get("passages") or []
@@ -121,6 +122,9 @@ def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
         if len(kept) != len(passages):
             found = True
             app.library.update_message(message.id, passages=kept)
+        looked = read_evidence(message.details.get("evidence"))
+        if looked is not None and looked.without(document_id) is None:
+            app.library.update_message(message.id, evidence=None)
         parts = (message.details.get("prompt") or {}).get("parts", ())
         found = found or any(part.get("document") == document_id for part in parts)
     if found:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from app.ledger import Span
 from app.prompts import DocumentText, document_foot, document_head, page_text
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ class DocumentTokens:
         if len(rows) != len(wanted):
             return None
         return self.ids(DocumentText(document.id, document.name, document.pages, rows))
+
+    def spans(self, start: int, document_id: str, indices: Sequence[int]) -> list[Span]:
+        """Where pages stand in a prompt whose ids from `start` on are those that `resolve` gives for them."""
+        document = self.library.document(document_id)
+        wanted = set(indices)
+        rows = tuple(row for row in self.library.pages(document_id) if row.index in wanted)
+        pages = self._all_pages(document_id)
+        start += len(self.encode(document_head(DocumentText(document.id, document.name, document.pages, rows))))
+        spans = []
+        for row in rows:
+            end = start + len(pages[row.index - 1])
+            spans.append(Span(start, end, document_id, row.index))
+            start = end
+        return spans
 
     def counts(self, document_id: str) -> Counts:
         document = self.library.document(document_id)

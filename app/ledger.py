@@ -13,7 +13,7 @@ import base64
 import hashlib
 import zlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -31,6 +31,16 @@ class Part:
     ids: tuple[int, ...]
     document: str = ""
     pages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a document's page stands in a prompt: its tokens from `start` to before `end`."""
+
+    start: int
+    end: int
+    document: str
+    page: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +110,19 @@ class PastTurn:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The prompt so far. ids: everything up to and including the last answer. pages: all that it shows in full."""
+    """The prompt so far. ids: everything up to and including the last answer. pages: all that it shows in full.
+    placed: each part with a document's pages and the place of its first id."""
 
     ids: tuple[int, ...]
     pages: Pages
+    placed: tuple[tuple[int, Part], ...] = ()
 
 
 def read_ledger(turns: Sequence[PastTurn], model: str) -> Ledger | None:
     """The ids so far, or None when they must be made anew: another model wrote them, or a turn was never recorded."""
     ids: list[int] = []
     pages: list[tuple[str, tuple[int, ...]]] = []
+    placed: list[tuple[int, Part]] = []
     known = False
     for turn in turns:
         record = turn.record
@@ -117,12 +130,21 @@ def read_ledger(turns: Sequence[PastTurn], model: str) -> Ledger | None:
             known = False
             continue
         if record.start:
-            ids, pages, known = [], [], True
+            ids, pages, placed, known = [], [], [], True
         if known:
+            placed += document_parts(record.parts, len(ids))
             ids += record.ids
             ids += turn.answer_ids
             pages += record.pages
-    return Ledger(tuple(ids), merge_pages(pages)) if known else None
+    return Ledger(tuple(ids), merge_pages(pages), tuple(placed)) if known else None
+
+
+def document_parts(parts: Sequence[Part], start: int) -> Iterator[tuple[int, Part]]:
+    """Those with a document's pages, each with the place of its first id in a prompt where `parts` begin at `start`."""
+    for part in parts:
+        if part.document:
+            yield start, part
+        start += len(part.ids)
 
 
 def merge_pages(pages: Sequence[tuple[str, tuple[int, ...]]]) -> Pages:

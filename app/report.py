@@ -136,9 +136,7 @@ def part_lines(parts: PartsState) -> list[str]:
 
 def evidence_lines(found: Evidence) -> list[str]:
     """A line for each of the pages that drew most attention, with its share."""
-    return [
-        f"{100 * page.share:3.0f} %  {place(page.document, page.page, page.label)}" for page in found.top(EVIDENCE)
-    ]
+    return [f"{100 * page.share:3.0f} %  {place(page.document, page.page, page.label)}" for page in found.top(EVIDENCE)]
 
 
 def citation_lines(citations: Iterable[Citation]) -> list[str]:

@@ -47,6 +47,15 @@ def whole(low: int, high: int, need: str, read: Callable[[str], int] = int, auto
     return parse
 
 
+def switch(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    said = str(given).strip().lower()
+    if said not in ("true", "false"):
+        raise ValueError("need true or false")
+    return said == "true"
+
+
 def pattern_name(given: object) -> str:
     name = str(given).strip()
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):

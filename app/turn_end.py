@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from app.citations import PageSource, attribute, verify
 from app.errors import DoesNotFit
-from app.history import visible
-from app.ledger import Pages, pack_ids
+from app.evidence import Evidence, Looked, gather_evidence
+from app.history import past_turns, visible
+from app.ledger import Pages, document_parts, pack_ids, read_ledger
 from app.turn import Passage, Reading, TurnState, TurnStats
 from app.turn_choices import passages_from
 
@@ -35,6 +36,7 @@ def store_answer(library: Library, message_id: str, state: TurnState) -> None:
         state=STATES[state.phase],
         thinking=state.thinking or None,
         citations=[asdict(citation) for citation in state.citations],
+        evidence=state.evidence.to_dict() if state.evidence is not None else None,
         stats=state.stats.as_dict() if state.stats else None,
         warnings=list(state.warnings),
         error=None
@@ -98,6 +100,33 @@ def citations(
                 again = verify(citation.quote, citation.page or None, everywhere)
                 found[number] = citation if again.status == "not_found" else again
     return tuple(dict.fromkeys(found))
+
+
+def evidence(
+    app: App, question: Message, model: str, plan: Plan, steps: Sequence[Looked], text: str, shown: str
+) -> Evidence | None:
+    """Where the model looked among the pages that the prompt holds in full; None where nobody has kept that.
+
+    model: the fingerprint that the prompt's ids belong to. text: all that was generated, of which `shown` is the end.
+    """
+    if not steps or not shown:
+        return None
+    library, tokens = app.library, app.document_tokens()
+    attached = {document.id: document for document in library.documents(question.conversation_id)}
+    placed = list(document_parts(plan.record.parts, len(plan.ids) - len(plan.record.ids)))
+    if not plan.record.start:
+        past = past_turns(library.messages(question.conversation_id), question, model, tokens.resolve, attached)
+        before = read_ledger(past, model)
+        placed = [*(before.placed if before is not None else ()), *placed]
+    spans = [
+        span
+        for start, part in placed
+        if part.document in attached
+        for span in tokens.spans(start, part.document, part.pages)
+    ]
+    names = {id: document.name for id, document in attached.items()}
+    labels = {(id, row.index): row.label for id in {span.document for span in spans} for row in library.pages(id)}
+    return gather_evidence(steps, spans, len(plan.ids), text, shown, names, labels)
 
 
 def pages(library: Library, conversation_id: str, wanted: Mapping[str, Collection[int]] | None) -> list[PageSource]:

@@ -200,6 +200,7 @@ def engine_config(settings: Settings, model: ModelInfo) -> EngineConfig:
         threads=settings.threads,
         sparsity=sparsity_of(settings),
         gates=gates_for(settings.data_dir, model),
+        evidence=settings.evidence,
     )
 
 

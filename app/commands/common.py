@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from app import environment
+from app.setting_rules import switch
 from app.settings import KEYS, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ def add_setting_flags(parser: argparse.ArgumentParser, keys: Iterable[str] = SET
     group = parser.add_argument_group("settings", "for this run only; `unabridged settings` shows what holds now")
     for key in keys:
         known = KEYS[key]
+        if known.parse is switch:
+            how = argparse.BooleanOptionalAction
+            group.add_argument(known.flag, dest=f"setting:{key}", action=how, default=None, help=known.meaning)
+            continue
         group.add_argument(known.flag, dest=f"setting:{key}", metavar="VALUE", help=known.meaning.replace("%", "%%"))
 
 
@@ -40,6 +45,11 @@ def settings_from(args: argparse.Namespace, **more: object) -> Settings:
     """Settings with this command's flags on top; `more` are further keys that flags of other names decide."""
     flags = {name.removeprefix("setting:"): value for name, value in vars(args).items() if name.startswith("setting:")}
     return load_settings(flags | more, data_dir=Path(args.data_dir) if args.data_dir else None)
+
+
+def asks_for_evidence(settings: Settings) -> bool:
+    """Whether --evidence was given, not only left on by default."""
+    return settings.evidence and settings.origin("evidence").startswith("flag")
 
 
 @contextmanager
