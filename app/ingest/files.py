@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput
-from app.ingest import kinds
+from app.ingest import detect, formats, kinds
 from app.ingest.child import ChildStopped, run_child
 from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges
 from app.ingest.layout import RawLine, RawPage, assemble
@@ -31,7 +31,7 @@ def extractor(kind: str) -> str:
         return f"pdf 1 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')})"
     if kind == "folder":
         return f"folder 1, {extractor('pdf')}"
-    return "text 1"
+    return formats.version(kind) if kind in formats.KINDS else "text 1"
 
 
 def read_file(
@@ -57,9 +57,7 @@ def identify(path: Path) -> tuple[str, str]:
     """(sha256, extractor) of a file, as `read_file` would give them, without reading its text. Raises BadInput."""
     path = Path(path)
     with _opened(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
-        head = file.read(1024)
-        file.seek(0)
-        kind = "pdf" if kinds.looks_like_pdf(path.name, head) else kinds.text_kind(path.name)
+        kind = detect.kind_of(path.name, file)
         return hashlib.file_digest(file, "sha256").hexdigest(), extractor(kind)
 
 
@@ -150,7 +148,9 @@ class _Document:
                 self.raw.append(RawPage(lines=lines, **page))
                 self._tell(len(self.raw))
             case "text_page":
-                self.pages.append(ExtractedPage(message["index"], message["label"], message["text"]))
+                self.pages.append(
+                    ExtractedPage(message["index"], message["label"], message["text"], message.get("flag", ""))
+                )
                 self._tell(len(self.pages))
             case "outline":
                 self.outline = [OutlineEntry(**entry) for entry in message["entries"]]

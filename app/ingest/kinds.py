@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-SUPPORTED = "PDF, plain text, Markdown and source code files, and folders of them"
+SUPPORTED = (
+    "PDF, Word, PowerPoint, Excel, CSV, HTML, EPUB, OpenDocument, RTF, e-mail (.eml), notebooks, text in any encoding, "
+    "Markdown and source code, folders of them, and zip or tar archives"
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -14,7 +17,7 @@ def _words(text: str) -> frozenset[str]:
 
 MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".mkd"})
 CODE = _words("""
-    .py .pyi .pyx .ipynb .js .mjs .cjs .jsx .ts .tsx .vue .svelte .c .h .cc .cpp .cxx .hh .hpp .hxx .cu .cuh .cl .m
+    .py .pyi .pyx .js .mjs .cjs .jsx .ts .tsx .vue .svelte .c .h .cc .cpp .cxx .hh .hpp .hxx .cu .cuh .cl .m
     .mm .rs .go .java .kt .kts .scala .clj .cljs .groovy .gradle .cs .fs .vb .swift .rb .php .pl .pm .lua .r .jl .hs
     .ml .mli .ex .exs .erl .elm .nim .zig .d .dart .f .f90 .f95 .for .pas .adb .ads .asm .s .v .sv .vhd .vhdl .sh
     .bash .zsh .fish .ps1 .bat .cmd .sql .html .htm .css .scss .sass .less .xml .xsd .xsl .json .jsonc .json5 .yaml
@@ -27,7 +30,7 @@ CODE_NAMES = frozenset(
 
 # (first bytes, what the file is): formats that people drop and that we do not read
 _SIGNATURES = (
-    (b"PK\x03\x04", "an archive or an Office document"),
+    (b"PK\x03\x04", "an archive"),
     (b"PK\x05\x06", "an empty archive"),
     (b"\xd0\xcf\x11\xe0", "an old Office document"),
     (b"\x89PNG", "a PNG picture"),
@@ -39,18 +42,21 @@ _SIGNATURES = (
     (b"BZh", "a bzip2 archive"),
     (b"\xfd7zXZ", "an xz archive"),
     (b"7z\xbc\xaf", "a 7z archive"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive"),
     (b"Rar!", "a RAR archive"),
     (b"\x7fELF", "a program"),
     (b"MZ", "a program"),
     (b"SQLite format 3\x00", "a database"),
     (b"GGUF", "a model file"),
     (b"%!PS", "a PostScript file"),
-    (b"{\\rtf", "an RTF document"),
 )
 _HINTS = {
-    "an archive or an Office document": "Unpack an archive and open the folder; save an Office document as PDF.",
-    "an old Office document": "Save it as PDF and open that.",
-    "an RTF document": "Save it as PDF or plain text and open that.",
+    "an archive": "Open it by itself.",
+    "an old Office document": "Save it as .docx, .xlsx, .pptx or PDF and open that.",
+    **dict.fromkeys(
+        ("a gzip archive", "a bzip2 archive", "an xz archive", "a 7z archive", "a RAR archive", "a Zstandard archive"),
+        "Unpack it and open what was in it; zip, tar, tar.gz, tar.bz2 and tar.xz can be opened as they are.",
+    ),
     "a PostScript file": "Convert it to PDF (ps2pdf) and open that.",
     "a model file": "Choose it as a model (--model), not as a document.",
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.errors import BadInput, PasswordNeeded
-from app.ingest import kinds, textfile
+from app.ingest import detect, formats, kinds, textfile
 from app.ingest.extracted import Limits
 
 _CHUNK = 1 << 20
@@ -48,22 +48,37 @@ class Channel:
 
 
 def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, channel: Channel) -> None:
-    """A PDF, text, Markdown or source file, told apart by its content first and its name second."""
+    """A file of any kind, told apart by its content first and its name second."""
     name: str = request["name"]
     file.seek(0)  # a child before this one may have moved the shared position
-    head = file.read(4096)
-    if not head:
-        raise BadInput(f"{name} is empty (0 bytes).", "Copy or download it again.")
     size, sha256 = _hash(file)
-    is_pdf = kinds.looks_like_pdf(name, head)
-    kind = "pdf" if is_pdf else kinds.text_kind(name)
+    if not size:
+        raise BadInput(f"{name} is empty (0 bytes).", "Copy or download it again.")
+    kind = detect.kind_of(name, file)
     channel.emit({"type": "file", "kind": kind, "size": size, "sha256": sha256})
-    if is_pdf:
+    if kind == "pdf":
         from app.ingest.pdf import read_pdf
 
         read_pdf(file, name, request["password"], limits, channel.emit, request["first"])
-        return
-    _read_text(name, file, size, limits, channel)
+    elif kind in formats.KINDS:
+        _read_format(kind, name, file, request["password"], limits, channel)
+    else:
+        _read_text(name, file, size, limits, channel)
+
+
+def _read_format(kind: str, name: str, file: BinaryIO, password: str | None, limits: Limits, channel: Channel) -> None:
+    out = formats.Pages(limits)
+    stopped = formats.read(kind, file, name, out, password)
+    out.finish()
+    channel.emit({"type": "start", "total": len(out.pages)})
+    for warning in out.warnings:
+        channel.emit({"type": "warning", "text": f"{name}: {warning}"})
+    channel.emit({"type": "outline", "entries": [asdict(entry) for entry in out.outline]})
+    for index, (label, text) in enumerate(out.pages, 1):
+        flag = "" if text else "empty"
+        channel.emit({"type": "text_page", "index": index, "label": label, "text": text, "flag": flag})
+    if stopped:
+        channel.emit({"type": "stopped", "reason": stopped})
 
 
 def _hash(file: BinaryIO) -> tuple[int, str]:
@@ -82,9 +97,12 @@ def _read_text(name: str, file: BinaryIO, size: int, limits: Limits, channel: Ch
     if what:
         spite = "is not a PDF in spite of its name: it is" if name.lower().endswith(".pdf") else "is"
         raise BadInput(f"{name} {spite} {what}, which cannot be read.", kinds.signature_hint(what))
-    if name.lower().endswith(".pdf"):
+    claimed = "PDF" if name.lower().endswith(".pdf") else detect.claimed(name)
+    if claimed:
+        article = "an" if claimed[0] in "EO" else "a"
         raise BadInput(
-            f"{name} is not a PDF in spite of its name.", "Open the original file, or rename it if it is plain text."
+            f"{name} is not {article} {claimed} in spite of its name.",
+            "Open the original file, or rename it if it is plain text.",
         )
     data = head + file.read(max(0, limits.text_bytes - len(head)))
     cut = size > len(data)

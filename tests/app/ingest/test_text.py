@@ -55,7 +55,7 @@ def test_a_few_broken_bytes_do_not_spoil_utf8(tmp_path: Path) -> None:
         ("blank.md", b" \n\t\n", "nothing but blanks"),
         ("zero.txt", b"text\0with a zero", "holds zero bytes"),
         ("photo.txt", b"\xff\xd8\xff\xe0" + b"\0" * 60, "is a JPEG picture"),
-        ("letter.docx", b"PK\x03\x04" + b"\0" * 60, "an archive or an Office document"),
+        ("letter.docx", b"PK\x03\x04" + b"\0" * 60, "damaged or cut off"),
         ("model.gguf", b"GGUF\x03\0\0\0", "a model file"),
         ("noise.txt", bytes(range(1, 32)) * 8, "control characters"),
         ("fake.pdf", b"This is no PDF.\n", "not a PDF in spite of its name"),
