@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from app.citations import PageSource, attribute, verify
+from app.citations import PageSource, attribute, recheck
 from app.errors import DoesNotFit
 from app.evidence import Evidence, Looked, gather_evidence
 from app.history import past_turns, visible
@@ -92,13 +92,11 @@ def citations(
     if not shown or not sources:
         return ()
     read = [passage.text for passage in passages]
-    found = attribute(shown, sources, question.text, read)
+    order = [document.id for document in library.documents(conversation_id)]
+    found = attribute(shown, sources, question.text, read, order)
     if any(citation.status == "not_found" for citation in found):
         everywhere = pages(library, conversation_id, None)
-        for number, citation in enumerate(found):
-            if citation.status == "not_found":
-                again = verify(citation.quote, citation.page or None, everywhere)
-                found[number] = citation if again.status == "not_found" else again
+        found = [recheck(citation, everywhere) for citation in found]
     return tuple(dict.fromkeys(found))
 
 

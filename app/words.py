@@ -19,7 +19,9 @@ _DENSE = (
 _NUMBER = r"\d+(?:[.,:]\d+)*"
 _WORD = rf"[^\W\d_{_DENSE}]+(?:['’][^\W\d_{_DENSE}]+)?"
 _TERM = re.compile(rf"[{_DENSE}]+|{_NUMBER}|{_WORD}")
-_TOKEN = re.compile(rf"[{_DENSE}]|{_NUMBER}|{_WORD}")
+# where exact wording counts, so do signs: -5 is not 5, and $5 is not €5
+_TOKEN = re.compile(rf"[{_DENSE}]|(?:(?<![\w)\]])[-−])?{_NUMBER}|{_WORD}|[€£¥₹￥￡%％‰]|[$＄](?=\s?\d)")
+_UNSEEN = re.compile("[\u00ad\u200b-\u200d\u2060\ufeff]")
 _DENSE_ONLY = re.compile(rf"[{_DENSE}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ZERO_CENTS = re.compile(r"(?<=\d)[.,]00?$")
@@ -31,7 +33,7 @@ _SENTENCE_END = re.compile(
     r"|(?=\n[ \t]*\n)|\n(?=[ \t]{0,40}(?:[-*•▪·]|\d{1,3}[.)])\s)"
 )
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(\[])(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|Nos|Fig|Eq|Sec|Ch|Vol|pp?|ca|cf|vs|etc|al|"
+    r"(?:^|[\s(\[【（])(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|Nos|Fig|Eq|Sec|Ch|Vol|pp?|ca|cf|vs|etc|al|"
     r"approx|Inc|Ltd|Co|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|bzw|usw|z\.B|d\.h|Abb|Bd|Art)\.$"
 )
 
@@ -55,8 +57,10 @@ STOP_WORDS = frozenset(
 @lru_cache(maxsize=100_000)
 def fold(word: str) -> str:
     """The form under which words are equal: width and ligatures unified, no case; 1,250.00 is 1250."""
-    word = unicodedata.normalize("NFKC", word).casefold().replace("’", "'")
-    return _ZERO_CENTS.sub("", _THOUSANDS.sub("", word)) if word[:1].isdigit() else word
+    word = unicodedata.normalize("NFKC", word).casefold().replace("’", "'").replace("−", "-")
+    if word.lstrip("-")[:1].isdigit():
+        return _ZERO_CENTS.sub("", _THOUSANDS.sub("", word))
+    return "%" if word == "percent" else word
 
 
 @lru_cache(maxsize=100_000)
@@ -91,8 +95,20 @@ def term_set(text: str) -> frozenset[str]:
 
 
 def tokens(text: str) -> list[tuple[str, int, int]]:
-    """All words, numbers and dense characters as (folded, start, end); punctuation and spacing do not count."""
+    """All words, numbers and dense characters as (folded, start, end), and the signs of amounts (€, $ %).
+
+    Other punctuation, spacing and what cannot be seen (soft hyphens, marks of width zero) do not count.
+    """
+    if _UNSEEN.search(text):
+        return _tokens_of_seen(text)
     return [(fold(match[0]), match.start(), match.end()) for match in _TOKEN.finditer(text)]
+
+
+def _tokens_of_seen(text: str) -> list[tuple[str, int, int]]:
+    """The same where marks that cannot be seen stand inside words."""
+    places = [place for place, char in enumerate(text) if not _UNSEEN.match(char)]
+    seen = "".join(text[place] for place in places)
+    return [(fold(m[0]), places[m.start()], places[m.end() - 1] + 1) for m in _TOKEN.finditer(seen)]
 
 
 def is_dense(word: str) -> bool:

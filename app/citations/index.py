@@ -8,10 +8,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 
-from app.words import is_dense, sentences, term_set, tokens
+from app.citations.citation import line_label
+from app.citations.stream import Stream, stream
+from app.words import fold, is_dense, sentences, term_set
 
 CANDIDATE_PAGES = 8
 PASSAGE_CHARACTERS = 500
+STREAMS = 200  # pages whose tokens are kept; of all others only the letters are
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,14 @@ class PageIndex:
     def __init__(self, pages: tuple[PageSource, ...]) -> None:
         self.pages = pages
         self.documents = list(dict.fromkeys(page.document_id for page in pages))
+        self.document_names = sorted({(p.document, p.document_id) for p in pages}, key=lambda n: (-len(n[0]), n))
         self.postings: dict[str, list[int]] = defaultdict(list)
         for place, page in enumerate(pages):
             for term in term_set(page.text):
                 self.postings[term].append(place)
         self._passages: dict[int, list[SentenceSpan]] = {}
-        self._tokens: dict[int, list[tuple[str, int, int]]] = {}
+        self._letters: dict[int, str] = {}
+        self._streams: dict[int, Stream] = {}
 
     def weight(self, term: str) -> float:
         """How telling a term is: rare ones and numbers more."""
@@ -55,29 +60,66 @@ class PageIndex:
             self._passages[place] = _sentence_spans(self.pages[place].text)
         return self._passages[place]
 
-    def tokens(self, place: int) -> list[tuple[str, int, int]]:
-        if place not in self._tokens:
-            self._tokens[place] = tokens(self.pages[place].text)
-        return self._tokens[place]
+    def stream(self, place: int) -> Stream:
+        """The page's tokens and letters."""
+        kept = self._streams.get(place)
+        if kept is None:
+            if len(self._streams) >= STREAMS:
+                self._streams.clear()
+            kept = self._streams[place] = stream(self.pages[place].text)
+            self._letters[place] = kept.text
+        return kept
 
-    def named(self, document: int | None, page: str) -> list[int]:
+    def letters(self, place: int) -> str:
+        """The text of the page's stream, kept for every page that was asked for."""
+        return self._letters[place] if place in self._letters else self.stream(place).text
+
+    def goes_on(self, place: int) -> bool:
+        """Whether the next page of the list is the next one of the same document, and of the same file in a folder."""
+        if not 0 <= place < len(self.pages) - 1:
+            return False
+        one, other = self.pages[place], self.pages[place + 1]
+        if one.document_id != other.document_id or other.page != one.page + 1:
+            return False
+        return file_of(one.label) == file_of(other.label)
+
+    def names_of(self, place: int) -> set[str]:
+        """What the page may print as its number."""
+        page = self.pages[place]
+        return {fold(str(page.page)), fold(page.label)}
+
+    def named(self, document: str | None, page: str) -> list[int]:
         """Places of the pages that are called so: by label first (what is printed), then by number."""
-        known = self.documents[document - 1 : document] if document else self.documents
-        inside = [place for place, source in enumerate(self.pages) if source.document_id in known]
+        inside = [place for place, source in enumerate(self.pages) if document in (None, source.document_id)]
         by_label = [place for place in inside if self.pages[place].label.casefold() == page.casefold()]
         by_number = [place for place in inside if str(self.pages[place].page) == page and place not in by_label]
         return by_label + by_number
 
-    def with_line(self, path: str, line: int) -> list[int]:
-        """Places of the pages whose label ("src/a.py:L1-80", or "L1-80" of the document a.py) covers the line."""
+    def with_lines(self, path: str, first: int, last: int) -> list[int]:
+        """Places of the pages whose label ("src/a.py:L1-80", or "L1-80" of the document a.py) covers these lines."""
         found: list[int] = []
         for place, source in enumerate(self.pages):
-            match = re.fullmatch(r"(?:(.*):)?L(\d+)(?:-(\d+))?", source.label)
-            if match and int(match[2]) <= line <= int(match[3] or match[2]):
-                own = match[1] or source.document
-                if own == path or own.endswith("/" + path) or path.endswith("/" + own):
-                    found.append(place)
+            lines = line_label(source.label)
+            if lines and lines.first <= last and first <= lines.last and same_file(path, lines.path or source.document):
+                found.append(place)
         return found
+
+    def has_file(self, path: str) -> bool:
+        """Whether some page is of a file that may be called so."""
+        return any(
+            (lines := line_label(page.label)) and same_file(path, lines.path or page.document) for page in self.pages
+        )
+
+
+def same_file(path: str, other: str) -> bool:
+    """Whether two paths may name one file: one ends in the other."""
+    return path == other or other.endswith("/" + path) or path.endswith("/" + other)
+
+
+def file_of(label: str) -> str:
+    """The file within a folder that a page's label names: "src/a.py:L1-80" and "src/a.pdf:p3" are of one file each."""
+    path, _, rest = label.rpartition(":")
+    return path if path and re.match(r"[Lp]", rest) else ""
 
 
 page_index = lru_cache(maxsize=2)(PageIndex)  # a chat asks about the same pages again and again

@@ -1,0 +1,247 @@
+"""Whether a stretch of a page is nearly what a quote says: slips that change no fact.
+
+From the longest run that both share, words are aligned outwards, and each difference is judged. A figure, a denial, a
+name, a duty or a quantity that differs ends it, and so does a word that only changed its place. What remains (articles,
+endings, spelling, a scanner's errors, a plain word left out or put in) costs a little, and a quote may cost about one
+plain word in seven.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from app.citations.stream import Token
+from app.citations.telling import is_form, is_harmless, is_misread, is_name, is_slip, is_telling
+from app.words import is_dense, stem
+
+SHARE = 0.15  # cost that a quote may have, by its words
+LEAST_WORDS, MOST_WORDS = 4, 600
+HARMLESS, SLIP, PLAIN = 0.25, 0.3, 1.0
+BAND = 8  # words by which the two may drift apart
+MERGED = 4  # words that one word may have been cut into
+ENDS = (*".!?:;。！？：；", "")
+_FOOTNOTE = re.compile(r"\d{1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A folded word, as it is written. glued: right behind a letter, a figure or a bracket. ends: a sentence."""
+
+    folded: str
+    written: str
+    glued: bool = False
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Tokens [first, last) of the page, and what the differences cost."""
+
+    first: int
+    last: int
+    cost: float
+
+
+def words_of(text: str, taken: Sequence[Token]) -> list[Word]:
+    return [
+        Word(
+            word,
+            text[start:end],
+            start > 0 and (text[start - 1].isalnum() or text[start - 1] in "[,.;’'\")]"),
+            text[end : end + 1] in ENDS or text[end : end + 2] == "\n\n",
+        )
+        for word, start, end in taken
+    ]
+
+
+def nearest(page: Sequence[Token], text: str, quote: Sequence[Word]) -> Near | None:
+    """The stretch of the page (its tokens and its text) that is nearly the quote, or None."""
+    size = len(quote)
+    if not LEAST_WORDS <= size <= MOST_WORDS:
+        return None
+    allowed = max(1.0 if size >= 6 else 0.6, SHARE * size)
+    folded = [word for word, _, _ in page]
+    wanted = [word.folded for word in quote]
+    start, shared = _densest(folded, Counter(wanted), size)
+    if shared < 0.6 * size - 2:
+        return None
+    low, high = max(0, start - size // 2 - BAND), min(len(folded), start + size + size // 2 + BAND)
+    anchor = SequenceMatcher(None, folded[low:high], wanted, autojunk=False).find_longest_match()
+    if anchor.size < 2:
+        return None
+    words = words_of(text, page[low:high])
+    left = _Side(words[: anchor.a][::-1], quote[: anchor.b][::-1], allowed, words[anchor.a], backwards=True).align()
+    if left is None:
+        return None
+    end = anchor.a + anchor.size
+    right = _Side(words[end:], quote[anchor.b + anchor.size :], allowed - left.cost, words[end - 1]).align()
+    if right is None or left.cost + right.cost > allowed:
+        return None
+    if (left.left_out + right.left_out) & (left.put_in + right.put_in):  # a word that only changed its place
+        return None
+    first = low + anchor.a - left.taken
+    return Near(first, low + end + right.taken, left.cost + right.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """cost, words of the page taken in, and the plain words that only one of the two has."""
+
+    cost: float
+    taken: int
+    left_out: Counter[str]
+    put_in: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """From (page word, quote word) one step on: so many words of each, at this cost."""
+
+    there: int
+    quoted: int
+    cost: float
+
+
+class _Side:
+    """Aligns all of `quoted` with the beginning of `there`, behind the word `before`; backwards: right to left."""
+
+    def __init__(
+        self, there: Sequence[Word], quoted: Sequence[Word], allowed: float, before: Word, backwards: bool = False
+    ) -> None:
+        self.there, self.quoted, self.allowed = there, quoted, allowed
+        self.before, self.backwards = before, backwards
+
+    def align(self) -> _Aligned | None:
+        reached: list[dict[int, tuple[float, _Step | None]]] = [{} for _ in range(len(self.quoted) + 1)]
+        reached[0][0] = (0.0, None)
+        for j in range(len(self.quoted) + 1):
+            for i in range(max(0, j - BAND), min(len(self.there), j + BAND) + 1):
+                if i not in reached[j]:
+                    continue
+                cost = reached[j][i][0]
+                for step in self._steps(i, j):
+                    total = cost + step.cost
+                    goal = reached[j + step.quoted]
+                    if total <= self.allowed and (i + step.there not in goal or total < goal[i + step.there][0]):
+                        goal[i + step.there] = (total, step)
+        if not reached[-1]:
+            return None
+        for taken in sorted(reached[-1], key=lambda i: (reached[-1][i][0], i)):
+            aligned = self._judged(taken, reached)
+            if aligned is not None:
+                return aligned
+        return None
+
+    def _steps(self, i: int, j: int) -> list[_Step]:
+        steps: list[_Step] = []
+        mine = self.there[i] if i < len(self.there) else None
+        theirs = self.quoted[j] if j < len(self.quoted) else None
+        if mine and theirs and mine.folded == theirs.folded:
+            return [_Step(1, 1, 0.0)]
+        if mine and theirs:
+            steps += _step(1, 1, _price(mine, theirs))
+            for size in range(2, MERGED + 1):
+                steps += _step(size, 1, _merged(self._run(self.there, i, size), [theirs]))
+                steps += _step(1, size, _merged([mine], self._run(self.quoted, j, size)))
+        if mine:
+            steps += _step(1, 0, _alone(mine, on_page=True))
+        if theirs:
+            steps += _step(0, 1, _alone(theirs))
+        return steps
+
+    def _run(self, words: Sequence[Word], start: int, size: int) -> Sequence[Word]:
+        run = words[start : start + size]
+        return (run[::-1] if self.backwards else run) if len(run) == size else ()
+
+    def _judged(self, taken: int, reached: list[dict[int, tuple[float, _Step | None]]]) -> _Aligned | None:
+        left_out: Counter[str] = Counter()
+        put_in: Counter[str] = Counter()
+        i, j = taken, len(self.quoted)
+        run = changed = 0  # plain characters of a script without blanks in a row, and whether some were exchanged
+        outermost = edge = True  # outermost: only words put in so far; edge: no word that both have
+        while (step := reached[j][i][1]) is not None:
+            i, j = i - step.there, j - step.quoted
+            outermost = outermost and not step.there
+            if step.cost < PLAIN:
+                run = changed = 0
+                edge = edge and not step.there
+                continue
+            if outermost and not self._is_sentence_end(taken):  # the page goes on in other words
+                return None
+            mine = self.there[i] if step.there else None
+            theirs = self.quoted[j] if step.quoted else None
+            if mine:
+                left_out[stem(mine.folded)] += 1
+            if theirs:
+                put_in[stem(theirs.folded)] += 1
+            if is_dense((theirs or self.there[i]).folded):
+                run += 1
+                changed += mine is not None and theirs is not None
+                if run > 2 or (run == 2 and changed) or edge:  # that is another word
+                    return None
+        return _Aligned(reached[len(self.quoted)][taken][0], taken, left_out, put_in)
+
+    def _is_sentence_end(self, taken: int) -> bool:
+        """Whether the page's sentence ends, or begins, where the quote's words end to be those of the page."""
+        if self.backwards:
+            return taken == len(self.there) or self.there[taken].ends
+        return self.there[taken - 1].ends if taken else self.before.ends
+
+
+def _step(there: int, quoted: int, price: float | None) -> list[_Step]:
+    return [] if price is None else [_Step(there, quoted, price)]
+
+
+def _alone(word: Word, on_page: bool = False) -> float | None:
+    """What it costs that only one of the two has this word; None if it changes a fact."""
+    if is_telling(word.folded, word.written):
+        mark = on_page and word.glued and _FOOTNOTE.fullmatch(word.folded)  # a footnote's number is no figure
+        return HARMLESS if mark else None
+    return HARMLESS if is_harmless(word.folded) else PLAIN
+
+
+def _price(there: Word, quoted: Word) -> float | None:
+    """What it costs that the page has one word where the quote has another; None if it changes a fact."""
+    a, b = there.folded, quoted.folded
+    name = is_name(a, there.written) or is_name(b, quoted.written)
+    if is_form(a, b) or is_slip(a, b, name=name):
+        return SLIP
+    if name or is_telling(a, there.written) or is_telling(b, quoted.written):
+        return None
+    return HARMLESS if is_harmless(a) and is_harmless(b) else PLAIN
+
+
+def _merged(there: Sequence[Word], quoted: Sequence[Word]) -> float | None:
+    """Whether both are the same letters, cut into words differently or misread by a scanner."""
+    if not there or not quoted:
+        return None
+    a, b = ("".join(word.folded for word in words) for words in (there, quoted))
+    if abs(len(a) - len(b)) > 2:
+        return None
+    if a == b:
+        return SLIP
+    several = there if len(there) > 1 else quoted
+    glued = all(word.glued for word in several[1:])
+    return SLIP if glued and is_misread(a, b) else None
+
+
+def _densest(words: list[str], wanted: Counter[str], size: int) -> tuple[int, int]:
+    """(start, words shared) of the run of `size` words that shares most words with the wanted ones; linear."""
+    hits = [(place, word) for place, word in enumerate(words) if word in wanted]
+    inside: Counter[str] = Counter()
+    shared = best = best_start = behind = 0
+    for place, word in hits:
+        while hits[behind][0] <= place - size:
+            gone = hits[behind][1]
+            shared -= inside[gone] <= wanted[gone]
+            inside[gone] -= 1
+            behind += 1
+        inside[word] += 1
+        shared += inside[word] <= wanted[word]
+        if shared > best:
+            best, best_start = shared, max(0, place - size + 1)
+    return best_start, best
