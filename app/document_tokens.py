@@ -5,6 +5,7 @@ One source for what enters a prompt and for every count: pages are encoded each 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from array import array
 from collections.abc import Callable, Sequence
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING
 
 from app.ledger import Span
 from app.prompts import DocumentText, document_foot, document_head, page_text
+from storage import PageRow
 
 if TYPE_CHECKING:
-    from storage import Library
+    from storage import Document, Library
 
 Encode = Callable[[str], list[int]]
 MOST_DOCUMENTS = 32
+KEPT_CHARACTERS = 2_000_000
+"""The ids of a longer document are not kept from counting: it is chosen from before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,14 @@ class Counts:
 
 
 class DocumentTokens:
-    """For one tokenizer. Any thread may call."""
+    """For one tokenizer. Any thread may call. tokenizer: its fingerprint, under which counts are kept on disk."""
 
-    def __init__(self, library: Library, encode: Encode) -> None:
+    def __init__(self, library: Library, encode: Encode, tokenizer: str = "") -> None:
         self.library = library
         self.encode = encode
+        # A count holds as long as a page enters a prompt in the same form.
+        form = hashlib.sha256(page_text(PageRow(7, "label", "text")).encode()).hexdigest()[:16]
+        self._kept_under = f"{tokenizer}:{form}" if tokenizer else ""
         self._pages: dict[str, list[array[int]]] = {}  # document id -> ids of each page
         self._lock = threading.Lock()
 
@@ -74,11 +81,22 @@ class DocumentTokens:
         return spans
 
     def counts(self, document_id: str) -> Counts:
+        """Counted once for a tokenizer and kept in the library; memory stays flat however long the document is."""
         document = self.library.document(document_id)
-        rows = tuple(self.library.pages(document_id))
-        text = DocumentText(document.id, document.name, document.pages, rows)
+        pages = self.library.token_counts(document_id, self._kept_under) if self._kept_under else None
+        if pages is None or len(pages) != document.pages:
+            pages = self._count(document)
+            if self._kept_under:
+                self.library.set_token_counts(document_id, self._kept_under, pages)
+        text = DocumentText(document.id, document.name, document.pages, (PageRow(1, "", ""),) * document.pages)
         around = len(self.encode(document_head(text))) + len(self.encode(document_foot(text)))
-        return Counts(around, tuple(len(page) for page in self._all_pages(document_id)))
+        return Counts(around, pages)
+
+    def _count(self, document: Document) -> tuple[int, ...]:
+        if document.characters <= KEPT_CHARACTERS:
+            return tuple(len(page) for page in self._all_pages(document.id))
+        batches = self.library.page_batches(document.id)
+        return tuple(len(self.encode(page_text(row))) for batch in batches for row in batch)
 
     def forget(self, document_id: str) -> None:
         with self._lock:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from app import ingest
 from app.errors import AppError, BadInput, Cancelled, as_app_error
+from app.folder_files import earlier_reading, keep_files
 from app.pages import PageChoice
 from app.paths import Paths
 from app.prompts import DocumentText, system_text
-from storage import NotFound, PageRow
+from app.versions import superseded
+from storage import NotFound, PageRow, Version
 
 if TYPE_CHECKING:
     from app.wiring import App
@@ -39,6 +41,8 @@ class AddedFile:
     error: AppError | None = None
     warnings: tuple[str, ...] = ()
     skipped: tuple[ingest.Skipped, ...] = ()
+    offered: bool = False
+    """An older version of the document is in the conversation: nothing is attached until `app.changes` is told how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,15 @@ def detach(app: App, conversation_id: str, document_id: str) -> None:
 
     if document_id not in {document.id for document in app.library.documents(conversation_id)}:
         return
-    app.library.detach(conversation_id, document_id)
-    conversations.forget_document(app, conversation_id, document_id)
+    versions = [v for v in app.library.versions(conversation_id) if document_id in (v.document_id, v.newer_id)]
+    gone = {document_id, *(id for v in versions for id in (v.document_id, v.newer_id) if v.newer_id != document_id)}
+    gone |= {v.document_id for v in versions if v.newer_id == document_id and v.state == "replaced"}
+    for id in gone:  # a folder goes with its updates, with an offer, and with what it replaced
+        app.library.detach(conversation_id, id)
+        conversations.forget_document(app, conversation_id, id)
+    app.library.forget_versions(conversation_id, sorted(gone))
     conversations.forget_kv(app, conversation_id)
-    remove_unused(app, [document_id])
+    remove_unused(app, sorted(gone))
 
 
 def stored_file(app: App, document: Document) -> Path | None:
@@ -130,8 +139,9 @@ def document_texts(app: App, conversation_id: str, pages: PageChoice | None) -> 
     """The documents of a conversation with their chosen pages, in their fixed order. Raises WrongUse."""
     choice = pages or PageChoice()
     texts = []
+    old = superseded(app.library, conversation_id)
     for document in app.library.documents(conversation_id):
-        chosen = set(choice.pages(document.id, document.pages))
+        chosen = set(choice.pages(document.id, document.pages)) - old.get(document.id, frozenset())
         rows = tuple(row for row in app.library.pages(document.id) if row.index in chosen)
         if rows:
             texts.append(DocumentText(document.id, document.name, document.pages, rows))
@@ -177,7 +187,8 @@ def _add(
     if not path.exists():
         raise BadInput(f"There is no file {path}.", "Check the name.")
     if path.is_dir():
-        extracted = ingest.read_folder(path, progress=report, cancel=cancel)
+        earlier = earlier_reading(app.library, app.library.last_of_source(str(path.absolute()), "folder"))
+        extracted = ingest.read_folder(path, progress=report, cancel=cancel, earlier=earlier)
     else:
         known = _stored_before(app, path)
         if known is not None:
@@ -196,8 +207,25 @@ def _add(
         extracted.size,
         str(path.absolute()),
     )
-    _attach(app, conversation_id, document)
-    return AddedFile(path, document, None, extracted.warnings, extracted.skipped)
+    keep_files(app.library, document, extracted)
+    offered = _offered_as_newer(app, conversation_id, document)
+    if not offered:
+        _attach(app, conversation_id, document)
+    return AddedFile(path, document, None, extracted.warnings, extracted.skipped, offered)
+
+
+def _offered_as_newer(app: App, conversation_id: str, document: Document) -> bool:
+    """Whether an older version of this folder or archive is in the conversation; the newer one then waits."""
+    library = app.library
+    if not library.files(document.id):
+        return False
+    for other in library.documents(conversation_id):
+        same = other.kind == document.kind and other.name == document.name and other.id != document.id
+        if same and (document.kind != "folder" or other.source == document.source):
+            library.forget_offers(conversation_id, other.id)
+            library.set_version(conversation_id, Version(other.id, document.id, "offered"))
+            return True
+    return False
 
 
 def _attach(app: App, conversation_id: str, document: Document) -> None:

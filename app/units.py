@@ -1,8 +1,9 @@
-"""Sizes and lengths as people write them: '20GB' is bytes, '12k' is tokens (1k = 1024)."""
+"""Sizes, lengths and lists as people write them: '20GB' is bytes, '12k' is tokens (1k = 1024)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 _BYTES = {"": 1, "b": 1}
@@ -30,6 +31,13 @@ def format_size(size: int | float) -> str:
             return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """'a, b and 3 more'."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def _scaled(text: str, units: dict[str, int]) -> int:

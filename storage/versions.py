@@ -1,5 +1,6 @@
 """Newer versions of documents within a conversation, and which pages a person chose there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,15 @@ class Versions(LibraryPart):
                 "DELETE FROM document_versions WHERE conversation_id = ? AND document_id = ? AND state = 'offered'",
                 (conversation_id, document_id),
             )
+
+    def forget_versions(self, conversation_id: str, document_ids: Sequence[str]) -> None:
+        """Nothing in this conversation remembers these documents as a version of another one."""
+        with self._writer.transaction() as db:
+            for id in document_ids:
+                db.execute(
+                    "DELETE FROM document_versions WHERE conversation_id = ? AND ? IN (document_id, newer_id)",
+                    (conversation_id, id),
+                )
 
     def replace_attached(self, conversation_id: str, document_id: str, newer_id: str) -> None:
         """The newer document takes the older one's place in the conversation; what updated the older one goes too."""

@@ -1,0 +1,72 @@
+"""Files inside a folder or archive as the library keeps them: stored with their document, known at the next reading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app import ingest
+from storage import FileRow
+
+if TYPE_CHECKING:
+    from storage import Document, Library
+
+SETTLED_NS = 2_000_000_000
+"""A file that was changed so shortly before it was read may have been changed again within the clock's grain."""
+
+
+def keep_files(library: Library, document: Document, extracted: ingest.Extracted) -> None:
+    """Stores the list of files. Of a document that was stored before only sizes and times are brought up to date."""
+    rows = [
+        FileRow(f.path, f.size, f.modified, f.sha256, f.extractor, f.first_page, f.pages, f.skipped)
+        for f in extracted.files
+    ]
+    stored = library.files(document.id)
+    if stored:
+        now = {row.path: row for row in rows}
+        kept = [
+            replace(row, size=now[row.path].size, modified=now[row.path].modified) if row.path in now else row
+            for row in stored
+        ]
+        known = {row.path for row in stored}
+        rows = [*kept, *(row for row in rows if row.path not in known and not row.pages)]
+    if rows:
+        library.set_files(document.id, rows)
+
+
+def learn_left_out(library: Library, document_id: str, fresh_id: str) -> None:
+    """Files that a fresh reading left out are known from now on, so that they are not taken for new ones again."""
+    known = library.files(document_id)
+    paths = {row.path for row in known}
+    library.set_files(
+        document_id, [*known, *(r for r in library.files(fresh_id) if not r.pages and r.path not in paths)]
+    )
+
+
+def earlier_reading(library: Library, document_id: str | None) -> ingest.Earlier:
+    """What the next reading of the same folder may take from this document; nothing without one."""
+    if document_id is None:
+        return ingest.Earlier(text=lambda sha256, extractor: known_text(library, sha256, extractor))
+    document = library.document(document_id)
+    files = [row for row in library.files(document_id) if row.pages]
+    settled = int(document.added * 1e9) - SETTLED_NS
+    trusted = [row for row in files if 0 < row.modified < settled]
+    return ingest.Earlier(
+        order=[(row.path, row.sha256) for row in files],
+        unchanged={row.path: (row.size, row.modified) for row in trusted},
+        facts={row.path: (row.sha256, row.extractor) for row in trusted},
+        text=lambda sha256, extractor: known_text(library, sha256, extractor),
+    )
+
+
+def known_text(library: Library, sha256: str, extractor: str) -> list[tuple[str, str, str]] | None:
+    """Pages (label inside the file, text, flag) that this extractor once made of these bytes, in a folder or alone."""
+    inside = library.file_pages(sha256, extractor)
+    if inside is not None:
+        path, rows = inside
+        return [(row.label.removeprefix(f"{ingest.printable(path)}:"), row.text, row.flag) for row in rows]
+    alone = library.find_document(sha256, extractor)
+    if alone is None:
+        return None
+    mark = "p" if alone.kind == "pdf" else ""
+    return [(f"{mark}{row.label}", row.text, row.flag) for row in library.pages(alone.id)]
