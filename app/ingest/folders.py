@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput, PasswordNeeded
-from app.ingest import kinds
+from app.ingest import detect, kinds
 from app.ingest.child import ChildStopped, run_child
+from app.ingest.disk import NotInside, open_inside
 from app.ingest.extracted import Extracted, ExtractedFile, ExtractedPage, Limits, OutlineEntry, Skipped
 from app.ingest.files import Progress, extractor, printable, read_descriptor
-from app.ingest.walk import BEYOND_LIMIT, NotInside, open_inside
+from app.ingest.walk import BEYOND_LIMIT
 from app.ingest.worker import request_line
 
 
@@ -28,12 +29,12 @@ def read_folder(
     limits: Limits | None = None,
     earlier: Earlier | None = None,
 ) -> Extracted:
-    """All readable files below a folder as one document; page labels are "src/a.py:L1-80" or "a.pdf:p12".
+    """All readable files below a folder as one document; labels are "src/a.py:L1-80", "a.pdf:p12", "b.pptx:Slide 4".
 
     Files changed least recently come first, so that re-reading a changed folder costs least; with `earlier`, those that
     are as they were then come before all others in the order they had. Files that are left out are in `skipped` with
-    the reason. progress(done, total) counts files. A password is tried on every encrypted PDF. Raises BadInput (nothing
-    to read, not a folder) and Cancelled.
+    the reason. progress(done, total) counts files. A password is tried on every encrypted document. Raises BadInput
+    (nothing to read, not a folder) and Cancelled.
     """
     limits = limits or Limits()
     path = _checked(path)
@@ -46,7 +47,40 @@ def read_folder(
         folder.stopped(stop.reason)
     for entry in [entry for entry in folder.entries if entry.waits]:
         folder.read_alone(path, entry, password, cancel)
-    return folder.extracted()
+    return folder.extracted("folder")
+
+
+def read_archive(
+    fd: int,
+    path: Path,
+    name: str,
+    *,
+    password: str | None = None,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+    limits: Limits | None = None,
+) -> Extracted:
+    """A zip or tar archive as one document, by the rules of `read_folder`, in order of the paths in it.
+
+    It is read in memory. Entries that could do harm (links, devices, paths that lead outside) are in `skipped`.
+    """
+    limits = limits or Limits()
+    archive = _Folder(name, progress, limits, Earlier())
+    source: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": os.path.abspath(path)}
+    fds = (fd,) if os.name == "posix" else ()
+    try:
+        request = request_line("archive", name, limits, **source)
+        run_child(request, archive.take, limits=limits, cancel=cancel, pass_fds=fds)
+    except ChildStopped as stop:
+        archive.stopped(stop.reason)
+    for entry in [entry for entry in archive.entries if entry.waits]:
+        archive.fill(
+            entry,
+            lambda entry=entry: read_descriptor(
+                fd, path, entry.path, password=password, cancel=cancel, limits=limits, member=entry.path
+            ),
+        )
+    return archive.extracted("archive")
 
 
 def list_folder(
@@ -110,7 +144,7 @@ class _Entry:
 
 
 class _Folder:
-    """Collects what the walking child sends and what the PDFs hold."""
+    """Collects what the walking child sends and what the documents hold."""
 
     def __init__(self, name: str, progress: Progress | None, limits: Limits, earlier: Earlier) -> None:
         self.name, self.progress, self.limits, self.earlier = name, progress, limits, earlier
@@ -120,6 +154,7 @@ class _Folder:
         self.warnings: list[str] = []
         self.done = self.total = 0
         self.partial = False
+        self.size, self.sha256 = 0, ""  # of an archive
 
     def take(self, message: dict[str, Any]) -> None:
         match message["type"]:
@@ -132,17 +167,19 @@ class _Folder:
                     facts = (message["size"], message["modified"], message.get("sha256", ""))
                     self.left_out.append(ExtractedFile(message["path"], *facts, skipped=message["reason"]))
                 self._tell(int(self.total > 0))  # before the start nothing is counted
+            case "file":
+                self.size, self.sha256 = message["size"], message["sha256"]
             case "file_text":
                 path = printable(message["path"])
-                pages = tuple((f"{path}:{label}", text, "") for label, text in message["pages"])
-                facts = (message["size"], message["modified"], message["sha256"], extractor("text"))
-                self.entries.append(_Entry(message["path"], False, *facts, pages))
-                if message["warning"]:
-                    self.warnings.append(f"{path}: {message['warning']}")
+                pages = tuple((f"{path}:{label}", text, flag) for label, text, flag in message["pages"])
+                facts = (message["size"], message["modified"], message["sha256"], extractor(message["kind"]))
+                outline = tuple(OutlineEntry(**line) for line in message["outline"])
+                self.entries.append(_Entry(message["path"], False, *facts, pages, outline))
+                self.warnings.extend(f"{path}: {warning}" for warning in message["warnings"])
                 self._tell(1)
             case "unchanged":
                 self._as_before(message["path"])
-            case "pdf":
+            case "document":
                 self.entries.append(_Entry(message["path"], True))
 
     def _as_before(self, path: str) -> None:
@@ -162,42 +199,60 @@ class _Folder:
     def stopped(self, reason: str) -> None:
         self.partial = True
         last = f"after {printable(self.entries[-1].path)}" if self.entries else "at the beginning"
-        missing = f"{self.total - self.done} files are missing" if self.total else "nothing was read"
+        behind = self.total - self.done - sum(entry.waits for entry in self.entries)
+        missing = (
+            f"{behind} files are missing" if behind else "the rest is missing" if self.total else "nothing was read"
+        )
         self.warnings.append(f"Reading {self.name} stopped {last}, because {reason}; {missing}.")
 
     def read_alone(self, root: Path, entry: _Entry, password: str | None, cancel: threading.Event | None) -> None:
         """Fill the entry from a file that gets a child of its own, or move it to the skipped files."""
-        path = printable(entry.path)
-        try:
+
+        def read() -> Extracted | None:
             fd = open_inside(root, entry.path)
             try:
                 info = os.fstat(fd)
                 entry.size, entry.modified = info.st_size, info.st_mtime_ns
                 with os.fdopen(os.dup(fd), "rb") as file:
+                    entry.extractor = extractor(detect.kind_of(entry.path, file))
                     entry.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                entry.extractor = extractor("pdf")
                 if self._take_known(entry):
-                    self._tell(1)
-                    return
+                    return None
                 os.lseek(fd, 0, os.SEEK_SET)
-                found = read_descriptor(
-                    fd, root / entry.path, path, password=password, cancel=cancel, limits=self.limits
+                name = printable(entry.path)
+                return read_descriptor(
+                    fd, root / entry.path, name, password=password, cancel=cancel, limits=self.limits
                 )
             finally:
                 os.close(fd)
+
+        self.fill(entry, read)
+
+    def fill(self, entry: _Entry, read: Callable[[], Extracted | None]) -> None:
+        """Take over what `read` gives (None: the entry is filled already), or move the entry to the skipped files."""
+        path = printable(entry.path)
+        try:
+            found = read()
         except (NotInside, BadInput) as error:
             reason = "protected by a password" if isinstance(error, PasswordNeeded) else str(error)
             self._skip(entry.path, reason)
             self.left_out.append(ExtractedFile(entry.path, entry.size, entry.modified, entry.sha256, skipped=reason))
             self.entries.remove(entry)
         else:
-            entry.size, entry.sha256, entry.outline = found.size, found.sha256, found.outline
-            entry.extractor = found.extractor
-            mark = "p" if found.kind == "pdf" else ""
-            entry.pages = tuple((f"{path}:{mark}{page.label}", page.text, page.flag) for page in found.pages)
-            self.warnings.extend(found.warnings)
-            self.partial |= found.extractor.endswith("+partial")
+            if found is not None:
+                self._take_over(entry, path, found)
         self._tell(1)
+
+    def _take_over(self, entry: _Entry, path: str, found: Extracted) -> None:
+        entry.size, entry.sha256, entry.outline = found.size, found.sha256, found.outline
+        entry.extractor = found.extractor
+        # pages that a document counts itself get a p; other labels name a place: "Slide 4"
+        marks = ["p" if found.kind == "pdf" or page.label.isdigit() else "" for page in found.pages]
+        entry.pages = tuple(
+            (f"{path}:{mark}{page.label}", page.text, page.flag) for mark, page in zip(marks, found.pages)
+        )
+        self.warnings.extend(found.warnings)
+        self.partial |= found.extractor.endswith("+partial")
 
     def _skip(self, path: str, reason: str) -> None:
         self.skipped.append(Skipped(printable(path), reason))
@@ -219,7 +274,8 @@ class _Folder:
             )
         )
 
-    def extracted(self) -> Extracted:
+    def extracted(self, kind: str) -> Extracted:
+        """kind: folder or archive."""
         self._in_order()
         self._keep_within_limits()
         pages = [page for entry in self.entries for page in entry.pages]
@@ -238,10 +294,10 @@ class _Folder:
         hashes = "".join(sorted(f"{entry.path}\0{entry.sha256}\n" for entry in self.entries))
         return Extracted(
             name=self.name,
-            kind="folder",
-            sha256=hashlib.sha256(hashes.encode("utf-8", "surrogateescape")).hexdigest(),
-            size=sum(entry.size for entry in self.entries),
-            extractor=extractor("folder") + ("+partial" if self.partial else ""),
+            kind=kind,
+            sha256=self.sha256 or hashlib.sha256(hashes.encode("utf-8", "surrogateescape")).hexdigest(),
+            size=self.size or sum(entry.size for entry in self.entries),
+            extractor=extractor(kind) + ("+partial" if self.partial else ""),
             pages=tuple(ExtractedPage(index, *page) for index, page in enumerate(pages, 1)),
             skipped=tuple(sorted(self.skipped, key=lambda skipped: skipped.path)),
             warnings=tuple(self.warnings),

@@ -127,14 +127,34 @@ def _read_text(name: str, file: BinaryIO, size: int, limits: Limits, channel: Ch
 
 
 def read_tree(request: dict[str, Any], limits: Limits, channel: Channel) -> None:
-    """All text files of a folder; PDFs in it are only named, the parent gives each a child of its own."""
-    from app.ingest.walk import list_folder, walk_folder
+    """All text files of a folder; its documents are only named, the parent gives each a child of its own."""
+    from app.ingest.disk import DiskTree
+    from app.ingest.walk import list_tree, walk_tree
 
-    root = Path(request["path"])
-    for message in (
-        list_folder(root, limits) if request["job"] == "list" else walk_folder(root, limits, request["known"])
-    ):
+    tree = DiskTree(Path(request["path"]))
+    for message in list_tree(tree, limits) if request["job"] == "list" else walk_tree(tree, limits, request["known"]):
         channel.emit(message)
+
+
+def read_archive(request: dict[str, Any], file: BinaryIO, limits: Limits, channel: Channel) -> None:
+    """All text files of an archive; its documents are only named, the parent gives each a child of its own."""
+    from app.ingest.archives import walk_archive
+
+    size, sha256 = _hash(file)
+    channel.emit({"type": "file", "kind": "archive", "size": size, "sha256": sha256})
+    for message in walk_archive(file, request["name"], limits):
+        channel.emit(message)
+
+
+def _read_one(request: dict[str, Any], file: BinaryIO, limits: Limits, channel: Channel) -> None:
+    if request["job"] == "archive":
+        read_archive(request, file, limits, channel)
+    elif request.get("member"):
+        from app.ingest.archives import open_member
+
+        read_document(request, open_member(file, request["name"], request["member"], limits), limits, channel)
+    else:
+        read_document(request, file, limits, channel)
 
 
 def _error(error: BaseException, name: str) -> dict[str, Any]:
@@ -166,7 +186,7 @@ def main() -> int:
             read_tree(request, limits, channel)
         else:
             with os.fdopen(request["fd"], "rb") if "fd" in request else open(request["path"], "rb") as file:
-                read_document(request, file, limits, channel)
+                _read_one(request, file, limits, channel)
         channel.emit({"type": "done"})
     except Exception as error:  # the parent turns it into a sentence and logs the rest
         channel.emit(_error(error, request["name"]))

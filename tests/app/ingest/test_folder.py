@@ -11,7 +11,7 @@ import pytest
 
 from app.errors import BadInput
 from app.ingest import Extracted, Limits, Skipped, read_folder, read_many
-from app.ingest.walk import NotInside, open_inside
+from app.ingest.disk import NotInside, open_inside
 
 
 def write(root: Path, files: dict[str, str | bytes]) -> None:
