@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.citations import Citation, PageSource
-from app.parts_state import PartsState, PartState
-from app.passages import sentence_score
+from app.parts_state import PartState
 from app.turn import Passage
 from app.words import sentences, term_set
 
@@ -29,21 +28,6 @@ def citation_of(passage: Passage) -> Citation:
 
 def inside(passage: Passage, part: PartState) -> bool:
     return passage.document_id == part.document_id and passage.page in part.pages
-
-
-def quotes_by_page(state: PartsState, weights: Mapping[str, float]) -> tuple[Passage, ...]:
-    """All quotes, those of one page together, the page with the best sentence first."""
-    by_page: dict[tuple[str, int], list[Citation]] = {}
-    for part in state.parts:
-        for quote in part.quotes:
-            by_page.setdefault((quote.document_id, quote.page), []).append(quote)
-    passages = []
-    for own in by_page.values():
-        first = own[0]
-        text = "\n\n".join(dict.fromkeys(quote.quote for quote in own))
-        score = max(sentence_score(term_set(quote.quote), weights) for quote in own)
-        passages.append(Passage(first.document_id, first.document, first.page, first.label, text, score))
-    return tuple(sorted(passages, key=lambda passage: -passage.score))
 
 
 def within(passages: Sequence[Passage], budget: int, count: Callable[[str], int]) -> tuple[Passage, ...]:

@@ -16,14 +16,15 @@ from app.documents import document_texts
 from app.errors import DoesNotFit
 from app.extract_summary import central_sentences
 from app.parts import Window, make_windows
-from app.parts_ask import PART_ANSWER, BestSentences, Prompts, WholeWindows, sources, window_writer
+from app.parts_ask import PART_ANSWER, BestSentences, Prompts, WholeWindows, hits_by_window, sources, window_writer
 from app.parts_cost import no_cost, total_cost
 from app.parts_join import Finding, Joiner
 from app.parts_kept import question_key, read_before
-from app.parts_small import citation_of, held_sentences, inside, quotes_by_page, within
+from app.parts_small import citation_of, held_sentences, inside, within
 from app.parts_state import PartsState, PartState
 from app.parts_text import finding_head, merge_items, nothing_found, quoted, so_far
-from app.passages import rarity
+from app.passages import best_passages, rarity
+from app.plan import SMALL_PASSAGES
 from app.progress import ReadingClock
 from app.prompts import QUESTION_LEAD, bare_passages_text, is_small
 from app.tasks import SMALL_JOIN, WHOLE, Task
@@ -166,22 +167,18 @@ class PartsWork(TurnWork):
         prompts = Prompts(self.app, engine, self.conversation_id, self.read_by, self._sampling())
         if small and self.task != "question":
             self._take_sentences(job, windows, weights)
+            asker = None
+        elif small:
+            hits = best_passages(self.app.library, self.question.text, self.document_ids, SMALL_PASSAGES * len(windows))
+            found = hits_by_window(hits, windows)
+            asker = BestSentences(prompts, writer, face.fingerprint, self.question.text, weights, found)
         else:
-            asker = (
-                BestSentences(prompts, writer, face.fingerprint, self.question.text, weights)
-                if small
-                else WholeWindows(
-                    prompts,
-                    window_writer(writer, self.app.document_tokens()),
-                    face.fingerprint,
-                    self.task,
-                    self.question.text,
-                )
-            )
-            if not self._ask_all(job, windows, asker):
-                self._finish_without_model(job, "stopped", *self.unanswered())
-                return
-        self._last_pass(job, face, writer, prompts, weights)
+            own_writer = window_writer(writer, self.app.document_tokens())
+            asker = WholeWindows(prompts, own_writer, face.fingerprint, self.task, self.question.text)
+        if asker is not None and not self._ask_all(job, windows, asker):
+            self._finish_without_model(job, "stopped", *self.unanswered())
+            return
+        self._last_pass(job, face, writer, prompts, asker)
 
     def _window_budget(self, writer: PromptWriter, engine: Engine) -> int:
         """Tokens of pages in a window. DoesNotFit where the context has no room for any."""
@@ -277,7 +274,12 @@ class PartsWork(TurnWork):
     # The last pass
 
     def _last_pass(
-        self, job: Job, face: ModelFace, writer: PromptWriter, prompts: Prompts, weights: Mapping[str, float]
+        self,
+        job: Job,
+        face: ModelFace,
+        writer: PromptWriter,
+        prompts: Prompts,
+        asker: WholeWindows | BestSentences | None,
     ) -> None:
         quotes = self._quotes()
         small = is_small(self.app.model.parameters)
@@ -285,8 +287,8 @@ class PartsWork(TurnWork):
         if not any(part.found for part in self.parts.parts):
             self._finish_without_model(job, "done", nothing_found(self.parts, not small), ())
             return
-        if small and self.task == "question":
-            plan = planner.passages(self.question.text, quotes_by_page(self.parts, weights), self.document_ids, weights)
+        if isinstance(asker, BestSentences):
+            plan = planner.passages(self.question.text, asker.best(), self.document_ids, asker.weights)
         elif small:
             given = within(self.passages, SMALL_TASK_TOKENS, lambda text: len(writer.tokenizer.encode(text)))
             asked = SMALL_JOIN[self.task] or self.question.text
