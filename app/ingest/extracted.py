@@ -40,16 +40,33 @@ class ExtractedPage:
     """One page of a document. index counts from 1; label is printed on it, or names lines ("L1-80", "src/a.py:L1-80").
 
     flag: "" for a page with text, "scanned" (a picture of a page), "empty", "garbled" (damaged, or no real characters).
+    pictures, formulas: how many the page shows that its text does not hold. running: header and footer lines that were
+    left out of the text. ocr: the text was recognised on a picture of the page, and may hold wrong letters.
     """
 
     index: int
     label: str
     text: str
     flag: str = ""
+    pictures: int = 0
+    formulas: int = 0
+    running: str = ""
+    ocr: bool = False
 
     def __post_init__(self) -> None:
         if self.flag not in PAGE_FLAGS:
             raise ValueError(f"flag: got {self.flag!r}, need one of {PAGE_FLAGS}")
+
+    @property
+    def unread(self) -> str:
+        """What the page shows and its text does not hold, as "2 pictures, 1 formula"; "" if nothing."""
+        return unread(self.pictures, self.formulas)
+
+
+def unread(pictures: int, formulas: int) -> str:
+    """Counts in words: "1 picture, 2 formulas", or "" for none."""
+    counted = [(pictures, "picture"), (formulas, "formula")]
+    return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in counted if count)
 
 
 @dataclass(frozen=True, slots=True)

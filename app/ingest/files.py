@@ -15,7 +15,7 @@ from app.errors import BadInput
 from app.ingest import detect, formats, kinds
 from app.ingest.child import ChildStopped, run_child
 from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges
-from app.ingest.layout import RawLine, RawPage, assemble
+from app.ingest.layout import PageText, assemble
 from app.ingest.worker import request_line
 
 Progress = Callable[[int, int], None]
@@ -28,9 +28,11 @@ def extractor(kind: str) -> str:
     from importlib.metadata import version  # here, since it is slow to load and the children do not need it
 
     if kind == "pdf":
-        return f"pdf 1 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')})"
+        return f"pdf 2 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')})"
     if kind == "folder":
-        return f"folder 1, {extractor('pdf')}"
+        return f"folder 2, {extractor('pdf')}, {formats.versions()}"
+    if kind == "archive":
+        return f"archive 1, {extractor('folder')}"
     return formats.version(kind) if kind in formats.KINDS else "text 1"
 
 
@@ -42,15 +44,26 @@ def read_file(
     cancel: threading.Event | None = None,
     limits: Limits | None = None,
 ) -> Extracted:
-    """The text of one PDF, text, Markdown or source file, page by page.
+    """The text of one file, page by page; of an archive, its files as those of a folder.
 
     progress(done, total) counts pages and is called in this thread. Raises BadInput, PasswordNeeded, Cancelled.
     """
     path = Path(path)
+    name = printable(path.name)
     with _opened(path) as fd:
-        return read_descriptor(
-            fd, path, printable(path.name), password=password, progress=progress, cancel=cancel, limits=limits
-        )
+        read = _archive_reader() if _kind(fd, name) == "archive" else read_descriptor
+        return read(fd, path, name, password=password, progress=progress, cancel=cancel, limits=limits)
+
+
+def _kind(fd: int, name: str) -> str:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        return detect.kind_of(name, file)
+
+
+def _archive_reader() -> Callable[..., Extracted]:
+    from app.ingest.folders import read_archive  # an archive's documents are read by this module again
+
+    return read_archive
 
 
 def identify(path: Path) -> tuple[str, str]:
@@ -99,15 +112,21 @@ def read_descriptor(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     limits: Limits | None = None,
+    member: str = "",
 ) -> Extracted:
-    """As `read_file`, from an open descriptor; `path` stands in where descriptors cannot be passed to a child."""
+    """As `read_file`, from an open descriptor; `path` stands in where descriptors cannot be passed to a child.
+
+    member: the document of this name inside of the archive that the descriptor leads to.
+    """
     limits = limits or Limits()
     take = _Document(name, progress)
     source: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": os.path.abspath(path)}
     fds = (fd,) if os.name == "posix" else ()
     crashes = 0
     while True:
-        request = request_line("file", name, limits, password=password, first=len(take.raw) + 1, **source)
+        request = request_line(
+            "file", name, limits, password=password, first=len(take.raw) + 1, member=member, **source
+        )
         try:
             run_child(request, take.message, limits=limits, cancel=cancel, pass_fds=fds)
             break
@@ -121,6 +140,11 @@ def read_descriptor(
     return take.extracted()
 
 
+def _page_text(message: dict[str, Any]) -> PageText:
+    message["edges"] = tuple((place, top) for place, top in message["edges"])
+    return PageText(**message)
+
+
 class _Document:
     """Collects the messages of the children that read one file."""
 
@@ -129,7 +153,7 @@ class _Document:
         self.progress = progress
         self.kind, self.size, self.sha256 = "", 0, ""
         self.total = 0
-        self.raw: list[RawPage] = []
+        self.raw: list[PageText] = []
         self.pages: list[ExtractedPage] = []
         self.outline: list[OutlineEntry] = []
         self.warnings: list[str] = []
@@ -143,9 +167,7 @@ class _Document:
                 self.total = message["total"]
                 self._tell(len(self.raw))
             case "page":
-                page = message["page"]
-                lines = tuple(RawLine(**line) for line in page.pop("lines"))
-                self.raw.append(RawPage(lines=lines, **page))
+                self.raw.append(_page_text(message["page"]))
                 self._tell(len(self.raw))
             case "text_page":
                 self.pages.append(
@@ -164,7 +186,7 @@ class _Document:
     def broken_page(self) -> None:
         """The reader broke down on the next page: it stays empty and is named in a warning."""
         index = len(self.raw) + 1
-        self.raw.append(RawPage(index, str(index), (), damaged=True))
+        self.raw.append(PageText(index, str(index), "", damaged=True))
 
     def stopped(self, reason: str) -> None:
         self.stop_reason = reason

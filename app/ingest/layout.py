@@ -1,7 +1,8 @@
 """From the lines of a PDF's pages to the text that is read: hyphens joined, ligatures spelled out, paragraphs kept,
 running headers and footers left out.
 
-Everything here is linear in the text, since the text may be hostile and this runs in the app's own process.
+`condense` makes one page small, in the child; `assemble` sees all pages, in the app's own process. Everything here is
+linear in the text, since the text may be hostile.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _LINE_END_HYPHEN = re.compile(r"(?<=[^\W\d_])[\x02\ufffe\u00ad\u2010-](?:\r?\n|(
 _WORD_BEFORE = re.compile(r"\w{1,40}\Z")
 _MARK = re.compile(r"[\x02\ufffe]")
 _WORD = re.compile(r"(?<!\w)\w{1,40}(?:[-\u2010]\w{1,40})+(?!\w)")
+_BAD = re.compile("[\x00\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd\U000f0000-\U0010ffff]")
+_CODES = re.compile(r"\(cid:\d+\)|/[gG]\d+|/uni[0-9A-F]{4}")
 _NUMBER = re.compile(r"\d+")
 _DISTANCE = re.compile(r"\{[+-]\d+\}")
 
@@ -39,8 +42,8 @@ _DISTANCE = re.compile(r"\{[+-]\d+\}")
 class RawLine:
     """One line as the reader gave it, with shares of the page's height from its upper edge (None if unknown).
 
-    top, foot: upper and lower edge of its first character; bottom: lower edge of its last one. They differ by more than
-    a line where pdfium has joined lines at a hyphen.
+    top, foot: upper and lower edge of the line; bottom: lower edge of its last part, for a row of a table whose cells
+    have several lines.
     """
 
     text: str
@@ -51,46 +54,90 @@ class RawLine:
 
 @dataclass(frozen=True, slots=True)
 class RawPage:
-    """One page as the reader gave it; `damaged` if neither reader could read it."""
+    """One page as the reader gave it; `damaged` if neither reader could read it; `images` if it has hardly any
+    text but shows something. pictures, formulas: how many of them it shows that are not in the text."""
 
     index: int
     label: str
     lines: tuple[RawLine, ...]
     images: bool = False
     damaged: bool = False
+    pictures: int = 0
+    formulas: int = 0
 
 
 def bad_share(text: str) -> float:
     """Share of characters that mean nothing: replacement, private use, control, codes of glyphs without a character."""
     if not text:
         return 0.0
-    bad = sum(
-        1
-        for char in text
-        if char == "\ufffd"
-        or ("\ue000" <= char <= "\uf8ff" and ord(char) not in _SYMBOLS)
-        or char >= "\U000f0000"
-        or (char < " " and char not in "\t\n\r\x02")
-        or "\x7f" <= char <= "\x9f"
-    )
-    bad += sum(len(code) for code in re.findall(r"\(cid:\d+\)|/[gG]\d+|/uni[0-9A-F]{4}", text))
+    bad = sum(1 for char in _BAD.findall(text) if ord(char) not in _SYMBOLS)
+    bad += sum(len(code) for code in _CODES.findall(text))
     return bad / len(text)
 
 
-def assemble(pages: Sequence[RawPage]) -> list[ExtractedPage]:
-    """Raw pages to pages with clean text and a flag; page numbers and labels stay as they are."""
+@dataclass(frozen=True, slots=True)
+class PageText:
+    """One page on its way to the app: text with an empty line between paragraphs, not yet cleaned.
+
+    edges: (line of the text, its upper edge as a share of the page's height) of lines that may be headers or footers.
+    Other fields as in RawPage; ocr: the text was recognised on a picture of the page.
+    """
+
+    index: int
+    label: str
+    text: str
+    edges: tuple[tuple[int, float], ...] = ()
+    images: bool = False
+    damaged: bool = False
+    pictures: int = 0
+    formulas: int = 0
+    ocr: bool = False
+
+
+def condense(page: RawPage, ocr: bool = False) -> PageText:
+    steps = [step for above, below in pairwise(page.lines) if (step := _step(above, below)) > 0]
+    usual = median(steps) if steps else 0.0
+    if len(steps) < FEW_STEPS:  # too few to tell what is usual: what the size of the letters allows
+        heights = [line.foot - line.top for line in page.lines if line.top is not None and line.foot is not None]
+        usual = min(usual, 1.3 * max(heights, default=usual))
+    parts: list[str] = []
+    places: list[int] = []
+    for number, line in enumerate(page.lines):
+        if number and usual and _step(page.lines[number - 1], line) > PARAGRAPH_STEP * usual:
+            parts.append("")
+        places.append(len(parts))
+        parts.append(line.text.replace("\n", " "))
+    edges = tuple((places[number], top) for number, top in _edges(page.lines))
+    return PageText(
+        page.index,
+        page.label,
+        "\n".join(parts),
+        edges,
+        page.images,
+        page.damaged,
+        page.pictures,
+        page.formulas,
+        ocr,
+    )
+
+
+def assemble(pages: Sequence[PageText]) -> list[ExtractedPage]:
+    """Pages with clean text and a flag; page numbers and labels stay as they are."""
     running = _running_lines(pages)
-    bodies = [_body(page, running) for page in pages]
-    hyphenated = _hyphenated_words(bodies)
-    return [_finish(page, body, hyphenated) for page, body in zip(pages, bodies, strict=True)]
+    left_out = [[place for place, keys in _edge_keys(page) if not running.isdisjoint(keys)] for page in pages]
+    hyphenated = _hyphenated_words(page.text for page in pages)
+    return [_finish(page, places, hyphenated) for page, places in zip(pages, left_out, strict=True)]
 
 
-def _finish(page: RawPage, body: str, hyphenated: frozenset[str]) -> ExtractedPage:
-    text = _clean(body, hyphenated)
+def _finish(page: PageText, running: Sequence[int], hyphenated: frozenset[str]) -> ExtractedPage:
+    lines = page.text.split("\n")
+    header = "\n".join(lines[place].strip() for place in sorted(running))
+    gone = frozenset(running)
+    text = _clean("\n".join(line for place, line in enumerate(lines) if place not in gone), hyphenated)
     nothing = not text
-    if nothing and any(line.text.strip() for line in page.lines):
+    if nothing and page.text.strip():
         # Only running lines: keep them, they may be all that the page says; on a picture of a page they are a stamp.
-        text = _clean("\n".join(line.text for line in page.lines), hyphenated)
+        text, header = _clean(page.text, hyphenated), ""
         nothing = page.images or not text
     if page.damaged:
         flag = "garbled"
@@ -98,7 +145,9 @@ def _finish(page: RawPage, body: str, hyphenated: frozenset[str]) -> ExtractedPa
         flag = "scanned" if page.images else "empty"
     else:
         flag = "garbled" if bad_share(text) > GARBLED_SHARE else ""
-    return ExtractedPage(page.index, page.label, text, flag)
+    return ExtractedPage(
+        page.index, page.label, text, flag, 0 if flag == "scanned" else page.pictures, page.formulas, header, page.ocr
+    )
 
 
 def _clean(text: str, hyphenated: frozenset[str]) -> str:
@@ -123,43 +172,35 @@ def _hyphenated_words(bodies: Iterable[str]) -> frozenset[str]:
     return frozenset(word.replace("\u2010", "-").lower() for body in bodies for word in _WORD.findall(body))
 
 
-def _body(page: RawPage, running: frozenset[tuple[str, int]]) -> str:
-    """The page's lines without running ones; an empty line where the distance says that a paragraph ends."""
-    left_out = {place for place, keys in _edge_keys(page) if not running.isdisjoint(keys)}
-    lines = [line for place, line in enumerate(page.lines) if place not in left_out]
-    steps = [step for above, below in pairwise(lines) if (step := _step(above, below)) > 0]
-    usual = median(steps) if steps else 0.0
-    if len(steps) < FEW_STEPS:  # too few to tell what is usual: what the size of the letters allows
-        heights = [line.foot - line.top for line in lines if line.top is not None and line.foot is not None]
-        usual = min(usual, 1.3 * max(heights, default=usual))
-    parts = [line.text for line in lines[:1]]
-    for above, below in pairwise(lines):
-        parts.append("\n\n" if usual and _step(above, below) > PARAGRAPH_STEP * usual else "\n")
-        parts.append(below.text)
-    return "".join(parts)
-
-
 def _step(above: RawLine, below: RawLine) -> float:
     """From the foot of one line to that of the next, 0.0 if unknown; negative where a new column begins."""
     return 0.0 if above.bottom is None or below.foot is None else below.foot - above.bottom
 
 
-def _edge_keys(page: RawPage) -> list[tuple[int, list[tuple[str, int]]]]:
-    """(place in page.lines, keys under which the line may repeat) for the lines at the upper and lower edge.
-
-    A key is the line's text and its height on the page; a number that moves with the page stands as its distance from
-    the page's index, so that "Page 7 of 90" repeats but "Section 7" on page 31 does not.
-    """
-    placed = [(line.top, line.bottom, place) for place, line in enumerate(page.lines) if line.text.strip()]
-    known = sorted((top, bottom, place) for top, bottom, place in placed if top is not None and bottom is not None)
+def _edges(lines: Sequence[RawLine]) -> list[tuple[int, float]]:
+    """(number, upper edge) of the lines at the upper and lower edge of a page; none where a place is unknown."""
+    placed = [(line.top, line.bottom, number) for number, line in enumerate(lines) if line.text.strip()]
+    known = sorted((top, bottom, number) for top, bottom, number in placed if top is not None and bottom is not None)
     if len(known) != len(placed):
         return []
     upper = [entry for entry in known if entry[1] <= EDGE_BAND][:EDGE_LINES]
     lower = [entry for entry in known if entry[0] >= 1 - EDGE_BAND][-EDGE_LINES:]
-    return [(place, _keys(page, page.lines[place].text, top)) for top, _, place in {*upper, *lower}]
+    return sorted((number, round(top, 4)) for top, _, number in {*upper, *lower})
 
 
-def _keys(page: RawPage, text: str, top: float) -> list[tuple[str, int]]:
+def _edge_keys(page: PageText) -> list[tuple[int, list[tuple[str, int]]]]:
+    """(line of the page's text, keys under which it may repeat) for the lines at the edges.
+
+    A key is the line's text and its height on the page; a number that moves with the page stands as its distance from
+    the page's index, so that "Page 7 of 90" repeats but "Section 7" on page 31 does not.
+    """
+    if not page.edges:
+        return []
+    lines = page.text.split("\n")
+    return [(place, _keys(page, lines[place], top)) for place, top in page.edges]
+
+
+def _keys(page: PageText, text: str, top: float) -> list[tuple[str, int]]:
     text = " ".join(text.split()).casefold()
     if len(text) > 200:
         return []
@@ -174,9 +215,9 @@ def _keys(page: RawPage, text: str, top: float) -> list[tuple[str, int]]:
     return [(key, height) for key in texts for height in (round(top * 100) * 2, int(top * 100) * 2 + 1)]
 
 
-def _running_lines(pages: Sequence[RawPage]) -> frozenset[tuple[str, int]]:
+def _running_lines(pages: Sequence[PageText]) -> frozenset[tuple[str, int]]:
     """Keys that repeat often enough. With the page's own number in it, a line need only run through one chapter."""
-    with_text = sum(1 for page in pages if any(line.text.strip() for line in page.lines))
+    with_text = sum(1 for page in pages if page.text.strip())
     counts: Counter[tuple[str, int]] = Counter()
     distances: Counter[str] = Counter()
     for page in pages:

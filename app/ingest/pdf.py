@@ -2,7 +2,7 @@
 
 `read_pdf` sends messages (dicts of plain JSON values) through `emit`, in page order, so that whatever was read before a
 limit strikes is already with the parent:
-  {"type": "start", "total": pages}, {"type": "page", "page": {...RawPage}}, {"type": "outline", "entries": [...]},
+  {"type": "start", "total": pages}, {"type": "page", "page": {...PageText}}, {"type": "outline", "entries": [...]},
   {"type": "warning", "text": sentence}
 Files that cannot be read raise BadInput or PasswordNeeded.
 """
@@ -13,8 +13,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from itertools import islice
+from dataclasses import fields
 from time import process_time
 from typing import Any, BinaryIO
 
@@ -22,16 +21,18 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from app.errors import BadInput, PasswordNeeded
+from app.ingest.blocks import arrange, count_formulas
 from app.ingest.extracted import Limits
-from app.ingest.layout import GARBLED_SHARE, RawLine, RawPage, bad_share
+from app.ingest.glyphs import frame_of, read_runs
+from app.ingest.graphics import Graphics, read_graphics
+from app.ingest.layout import GARBLED_SHARE, PageText, RawLine, RawPage, bad_share, condense
 
 Emit = Callable[[dict[str, Any]], None]
 
+PAGE_FIELDS = tuple(field.name for field in fields(PageText))
 SECOND_READER_PAGE_SECONDS = 3.0
 SECOND_READER_SECONDS = 12.0
 OUTLINE_ENTRIES = 5_000
-LETTER_STROKES = 100
-OBJECTS_LOOKED_AT = 2_000
 SHORT_TEXT = 200  # a stamp on a scanned page is no longer
 CUT_OFF_HINT = "Download or copy it again, then open the new copy."
 
@@ -50,12 +51,12 @@ def read_pdf(file: BinaryIO, name: str, password: str | None, limits: Limits, em
     second = SecondReader(file, password)
     text_bytes = 0
     for index in range(first, min(total, limits.pages) + 1):
-        page = _read_page(document, index, second)
-        text_bytes += sum(len(line.text.encode("utf-8", "replace")) + 1 for line in page.lines)
+        page = condense(_read_page(document, index, second))
+        text_bytes += len(page.text.encode("utf-8", "replace"))
         if text_bytes > limits.text_bytes:
             emit({"type": "stopped", "reason": f"it holds more than {limits.text_bytes / 1e6:g} MB of text"})
             return
-        emit({"type": "page", "page": asdict(page)})
+        emit({"type": "page", "page": {name: getattr(page, name) for name in PAGE_FIELDS}})
     emit({"type": "outline", "entries": list(_outline(document))})
     if total > limits.pages:
         emit({"type": "stopped", "reason": f"it has more than {limits.pages:,} pages"})
@@ -108,53 +109,53 @@ def _read_page(document: pypdfium2.PdfDocument, index: int, second: SecondReader
         text = second.text(index)
         return RawPage(index, label, _plain_lines(text or ""), damaged=not text)
     try:
-        lines = _lines(page)
+        lines, graphics = _lines(page)
         text = "\n".join(line.text for line in lines)
-        images = len(text) <= SHORT_TEXT and _has_pictures(page)
+        images = len(text) <= SHORT_TEXT and graphics.may_hold_letters
         damaged = False
         if (not text.strip() and not images) or bad_share(text) > GARBLED_SHARE:
             other = second.text(index)
             damaged = other is None and not text.strip()
             if other and other.strip() and (not text.strip() or bad_share(other) < bad_share(text)):
                 lines = _plain_lines(other)
-        return RawPage(index, label, lines, images, damaged)
+        return RawPage(index, label, lines, images, damaged, len(graphics.pictures), count_formulas(lines))
     finally:
         page.close()
-
-
-def _has_pictures(page: pypdfium2.PdfPage) -> bool:
-    """Whether the page shows a picture, or so many strokes that they may well be letters drawn as outlines."""
-    strokes = 0
-    for thing in islice(page.get_objects(), OBJECTS_LOOKED_AT):
-        kind = pdfium.FPDFPageObj_GetType(thing.raw)
-        strokes += kind == pdfium.FPDF_PAGEOBJ_PATH
-        if kind == pdfium.FPDF_PAGEOBJ_IMAGE or strokes >= LETTER_STROKES:
-            return True
-    return False
 
 
 def _plain_lines(text: str) -> tuple[RawLine, ...]:
     return tuple(RawLine(line.rstrip("\r")) for line in text.split("\n")) if text.strip() else ()
 
 
-def _lines(page: pypdfium2.PdfPage) -> tuple[RawLine, ...]:
-    """The page's lines in pdfium's order, each with where it stands on the page as seen."""
+def _lines(page: pypdfium2.PdfPage) -> tuple[tuple[RawLine, ...], Graphics]:
+    """The page's lines in reading order, each with where it stands on the page as seen, and what is drawn there."""
+    frame = frame_of(page)
     textpage = page.get_textpage()
     try:
-        count = textpage.count_chars()
-        text = textpage.get_text_range() if count > 0 else ""
-        if len(text) != count:  # characters beyond the basic plane: go one by one, so that places match
-            text = "".join(chr(pdfium.FPDFText_GetUnicode(textpage.raw, place)) for place in range(count))
-        lines: list[RawLine] = []
-        start = 0
-        for match in re.finditer(r"\r?\n|\r|\Z", text):
-            line = text[start : match.start()]
-            if line.strip():
-                lines.append(RawLine(line, *_extent(page, textpage, start, line)))
-            start = match.end()
-        return tuple(lines)
+        found = read_runs(textpage, frame)
+        if found is None:
+            return _pdfium_lines(page, textpage), read_graphics(page, frame)
+        runs, upright = found
+        graphics = read_graphics(page, upright)
+        return arrange(runs, graphics, upright), graphics
     finally:
         textpage.close()
+
+
+def _pdfium_lines(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> tuple[RawLine, ...]:
+    """The lines as pdfium has them, for writing from right to left and for fonts that give letters no size."""
+    count = textpage.count_chars()
+    text = textpage.get_text_range() if count > 0 else ""
+    if len(text) != count:  # characters beyond the basic plane: go one by one, so that places match
+        text = "".join(chr(pdfium.FPDFText_GetUnicode(textpage.raw, place)) for place in range(count))
+    lines: list[RawLine] = []
+    start = 0
+    for match in re.finditer(r"\r?\n|\r|\Z", text):
+        line = text[start : match.start()]
+        if line.strip():
+            lines.append(RawLine(line, *_extent(page, textpage, start, line)))
+        start = match.end()
+    return tuple(lines)
 
 
 def _extent(

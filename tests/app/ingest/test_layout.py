@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 
-from app.ingest.layout import RawLine, RawPage, assemble, bad_share
+from app.ingest.extracted import ExtractedPage
+from app.ingest.layout import RawLine, RawPage, bad_share, condense
+from app.ingest.layout import assemble as assemble_pages
+
+
+def assemble(pages: list[RawPage]) -> list[ExtractedPage]:
+    return assemble_pages([condense(page) for page in pages])
 
 
 def text_of(*lines: str) -> str:

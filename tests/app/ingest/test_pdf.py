@@ -130,7 +130,7 @@ def test_hyphens_ligatures_and_paragraphs(pdfs: Any) -> None:
     text = read_file(pdfs.text("hyphens.pdf", [lines])).pages[0].text
     assert "gave directions for" in text
     assert "a well-known sea" in text  # the document itself writes the word with a hyphen
-    assert "The North-Sea is" in text  # a capital follows: no broken word
+    assert "The North-\nSea is" in text  # a capital follows: no broken word
     assert "\n\nA second paragraph." in text
 
 

@@ -1,0 +1,264 @@
+"""From the characters of a PDF page, as pdfium finds them, to words and runs with places.
+
+A word is what stands without a gap, a run is words on one line without a wide gap: a line of prose, or one cell of a
+table. Runs come in the order of the file. Places are points from the upper left corner of the page as it is seen.
+pdfium's own spaces and line ends are hints only: where a file moves instead of writing a blank, pdfium often misses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pypdfium2
+import pypdfium2.raw as pdfium
+
+SAME_LINE = 0.5  # centres that differ by less, in heights of the larger letter, stand on one line
+WORD_GAP = 0.17  # in heights of a letter
+HINTED_GAP = 0.1  # where pdfium sees a blank too
+CJK_GAP = 0.6
+RUN_GAP = 0.9
+BACKWARDS = 0.3
+TURNED_SAMPLES = 40
+_BLANKS = np.array([0x20, 0x09, 0xA0, 0x3000, *range(0x2000, 0x200C)], dtype=np.uint32)
+# codes of the ff, fi, fl, ffi and ffl signs in TeX fonts (two encodings) that say nothing about their characters
+_TEX_LIGATURES = {base + k: text for base in (0x0B, 0x1B) for k, text in enumerate(("ff", "fi", "fl", "ffi", "ffl"))}
+_SIGNS: dict[int, str | None] = {**_TEX_LIGATURES, 0x0A: " ", 0x85: " ", 0x2028: " ", 0x2029: " "}
+
+_box_of = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
+    ctypes.cast(pdfium.FPDFText_GetLooseCharBox, ctypes.c_void_p).value or 0
+)  # without checks of argument types: it is called for each character
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    text: str
+    x0: float
+    x1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Words on one line, from left to right. turned: it stands across the page's other text. pitch: the width
+    of its letters in points if all are equally wide, as in program code, else 0. order: its place in the file."""
+
+    words: tuple[Word, ...]
+    top: float
+    foot: float
+    turned: bool = False
+    pitch: float = 0.0
+    order: int = 0
+
+    @property
+    def x0(self) -> float:
+        return self.words[0].x0
+
+    @property
+    def x1(self) -> float:
+        return self.words[-1].x1
+
+    @property
+    def middle(self) -> float:
+        return (self.top + self.foot) / 2
+
+    @property
+    def height(self) -> float:
+        return self.foot - self.top
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.text for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How the page is seen: its box in PDF points and the quarter turns (0, 90, 180, 270) that it is turned by."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+    turn: int
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """(width, height) as seen, in points."""
+        width, height = max(self.right - self.left, 1e-6), max(self.high - self.low, 1e-6)
+        return (height, width) if self.turn in (90, 270) else (width, height)
+
+    def seen(self, x0: Any, y0: Any, x1: Any, y1: Any) -> tuple[Any, Any, Any, Any]:
+        """(left, top, right, foot) as seen, of boxes (numbers or arrays) with lower left corner (x0, y0)."""
+        match self.turn:
+            case 90:
+                return y0 - self.low, x0 - self.left, y1 - self.low, x1 - self.left
+            case 180:
+                return self.right - x1, y0 - self.low, self.right - x0, y1 - self.low
+            case 270:
+                return self.high - y1, self.right - x1, self.high - y0, self.right - x0
+            case _:
+                return x0 - self.left, self.high - y1, x1 - self.left, self.high - y0
+
+
+def frame_of(page: pypdfium2.PdfPage) -> Frame:
+    return Frame(*page.get_bbox(), page.get_rotation() % 360)
+
+
+def read_runs(textpage: pypdfium2.PdfTextPage, frame: Frame) -> tuple[list[Run], Frame] | None:
+    """The page's runs, and the frame in which they stand upright (another one where most text is turned).
+
+    None where places say too little: writing from right to left, fonts without sizes.
+    """
+    count = textpage.count_chars()
+    if count <= 0:
+        return [], frame
+    codes = _codes(textpage, count)
+    if np.count_nonzero((codes >= 0x590) & (codes <= 0x8FF)) * 20 > count:
+        return None
+    boxes = np.zeros((count, 4), dtype=np.float32)  # left, top, right, bottom
+    address, handle = boxes.ctypes.data, ctypes.cast(textpage.raw, ctypes.c_void_p).value
+    for place in range(count):
+        _box_of(handle, place, address + 16 * place)
+    sized = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 1] > boxes[:, 3])
+    blank = np.isin(codes, _BLANKS)
+    visible = np.flatnonzero(sized & ~blank & (codes != 0))
+    flat = np.count_nonzero(~sized & ~blank & (codes > 0x20))
+    if flat * 5 > visible.size:
+        return None
+    if not visible.size:
+        return [], frame
+    page = _Characters(textpage, codes, boxes, visible, blank & sized, frame)
+    turned = page.turned_lines()
+    if np.count_nonzero(turned) * 2 > visible.size:
+        angle = page.angle_of(int(visible[np.flatnonzero(turned)[0]]))
+        frame = Frame(frame.left, frame.low, frame.right, frame.high, (frame.turn + (90 if angle < 180 else 270)) % 360)
+        page = _Characters(textpage, codes, boxes, visible, blank & sized, frame)
+        turned = page.turned_lines()
+    return page.runs(turned), frame
+
+
+def _codes(textpage: pypdfium2.PdfTextPage, count: int) -> np.ndarray:
+    """One code point for each place."""
+    buffer = (ctypes.c_ushort * (count + 1))()
+    written = pdfium.FPDFText_GetText(textpage.raw, 0, count, buffer)
+    codes = np.ctypeslib.as_array(buffer)[:count].astype(np.uint32)
+    if written - 1 != count:
+        codes = np.array([pdfium.FPDFText_GetUnicode(textpage.raw, place) for place in range(count)], dtype=np.uint32)
+    codes[codes == 0] = 0xFFFD  # a sign whose font does not say which character it is
+    # a character beyond the basic plane has two places: the first one gets it, the second one nothing
+    pairs = np.flatnonzero((codes[:-1] & 0xFC00 == 0xD800) & (codes[1:] & 0xFC00 == 0xDC00))
+    codes[pairs] = 0x10000 + ((codes[pairs] & 0x3FF) << 10) + (codes[pairs + 1] & 0x3FF)
+    codes[pairs + 1] = 0
+    return codes
+
+
+class _Characters:
+    """The characters of a page as arrays; x0, top, x1, foot are of the visible ones, in the frame."""
+
+    def __init__(
+        self,
+        textpage: pypdfium2.PdfTextPage,
+        codes: np.ndarray,
+        boxes: np.ndarray,
+        visible: np.ndarray,
+        real_blank: np.ndarray,
+        frame: Frame,
+    ) -> None:
+        self.textpage, self.frame, self.visible = textpage, frame, visible
+        self.codes = codes[visible]
+        box = boxes[visible].astype(np.float64)
+        self.x0, self.top, self.x1, self.foot = frame.seen(box[:, 0], box[:, 3], box[:, 2], box[:, 1])
+        before = np.concatenate(([0], np.cumsum(real_blank)))
+        self.blank_after = before[visible[1:]] > before[visible[:-1] + 1]
+        new_line = np.zeros(codes.size, dtype=bool)
+        new_line[1:] = (codes[1:] == 0x0A) & (boxes[1:, 2] <= boxes[1:, 0])
+        lines = np.cumsum(new_line)
+        self.line = lines[visible]  # pdfium's line of each character
+        self.hint_after = visible[1:] - visible[:-1] > 1
+        height = self.foot - self.top
+        self.height = np.maximum(height[1:], height[:-1])
+        middle = (self.foot + self.top) / 2
+        self.same_line = np.abs(middle[1:] - middle[:-1]) < SAME_LINE * self.height
+        self.gap = self.x0[1:] - self.x1[:-1]
+        # letters of one ligature sign have the same place, accents stand over their letter
+        self.onward = self.x0[1:] - self.x0[:-1] > -BACKWARDS * self.height
+
+    def angle_of(self, place: int) -> int:
+        """Direction of writing as seen, in degrees clockwise: 0, 90, 180 or 270."""
+        radians = pdfium.FPDFText_GetCharAngle(self.textpage.raw, place)
+        return (round(-np.degrees(radians) / 90) * 90 + self.frame.turn) % 360 if radians >= 0 else 0
+
+    def turned_lines(self) -> np.ndarray:
+        """Which visible characters are written up or down the page. Looked at: lines in which characters do not follow
+        each other from left to right, and single signs in lines of their own are left alone."""
+        odd = ~(self.same_line & self.onward) & (self.line[1:] == self.line[:-1])
+        turned = np.zeros(self.visible.size, dtype=bool)
+        for line in np.unique(self.line[1:][odd])[:TURNED_SAMPLES]:
+            members = np.flatnonzero(self.line == line)
+            if self.angle_of(int(self.visible[members[members.size // 2]])) in (90, 270):
+                turned[members] = True
+        return turned
+
+    def runs(self, turned: np.ndarray) -> list[Run]:
+        cjk = _is_cjk(self.codes)
+        least = np.where(cjk[1:] & cjk[:-1], CJK_GAP, np.where(self.hint_after, HINTED_GAP, WORD_GAP)) * self.height
+        line_break = ~(self.same_line & self.onward)
+        both = turned[1:] & turned[:-1] & (self.line[1:] == self.line[:-1])
+        word_break = line_break | self.blank_after | (self.gap > least)
+        run_break = line_break | (self.gap > RUN_GAP * self.height)
+        word_break = np.where(both, self.hint_after, word_break)
+        run_break = np.where(both, False, run_break | (turned[1:] != turned[:-1]))
+        begins = np.concatenate(([True], word_break | run_break))
+        starts = np.flatnonzero(begins)
+        first_words = np.flatnonzero(np.concatenate(([True], run_break))[starts])
+        words = self._words(starts)
+        pitches = self._pitches(starts[first_words])
+        height = (self.foot - self.top).tolist()
+        ends = [*starts[first_words[1:]].tolist(), self.visible.size]
+        runs: list[Run] = []
+        for first, begin, after, end, pitch in zip(
+            first_words.tolist(),
+            starts[first_words].tolist(),
+            [*first_words[1:].tolist(), len(words)],
+            ends,
+            pitches.tolist(),
+            strict=True,
+        ):
+            members = words[first:after]
+            aside = bool(turned[begin])
+            if aside:
+                x0, x1 = min(word.x0 for word in members), max(word.x1 for word in members)
+                members = [Word(" ".join(word.text for word in members), x0, x1)]
+            tall = max(range(begin, end), key=height.__getitem__)  # not a raised or lowered sign
+            runs.append(Run(tuple(members), float(self.top[tall]), float(self.foot[tall]), aside, pitch, begin))
+        return runs
+
+    def _words(self, starts: np.ndarray) -> list[Word]:
+        codes = self.codes
+        text = np.where((codes & 0xFFFFF800) == 0xD800, 0xFFFD, codes).astype("<u4").tobytes().decode("utf-32-le")
+        left = np.minimum.reduceat(self.x0, starts).tolist()
+        right = np.maximum.reduceat(self.x1, starts).tolist()
+        places = [*starts.tolist(), self.visible.size]
+        odd = bool(np.any((codes < 0x20) | (codes == 0x85) | (codes == 0x2028) | (codes == 0x2029)))
+        return [
+            Word(text[a:b].translate(_SIGNS) if odd else text[a:b], x0, x1)
+            for a, b, x0, x1 in zip(places, places[1:], left, right)
+        ]
+
+    def _pitches(self, starts: np.ndarray) -> np.ndarray:
+        """For each run the width of its letters if all are equally wide, else 0."""
+        width = self.x1 - self.x0
+        least, most = np.minimum.reduceat(width, starts), np.maximum.reduceat(width, starts)
+        sizes = np.diff(np.append(starts, self.visible.size))
+        pitches = np.where((most - least < 0.05 * most) & (sizes >= 4), most, 0.0)
+        codes = self.codes.tolist()
+        for place in np.flatnonzero(pitches):  # figures and scripts of the east are equally wide in most fonts
+            letters = {code for code in codes[starts[place] : starts[place] + sizes[place]] if 0x40 < code < 0x80}
+            if len(letters) < 3:
+                pitches[place] = 0.0
+        return pitches
+
+
+def _is_cjk(codes: np.ndarray) -> np.ndarray:
+    return (codes >= 0x2E80) & ((codes <= 0x9FFF) | ((codes >= 0xAC00) & (codes <= 0xD7AF)) | (codes >= 0xF900))
