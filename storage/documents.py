@@ -112,6 +112,13 @@ class Documents(Indexing):
             rows = db.execute(query, (document_id,)).fetchall()
             return [PageRow(*row) for row in rows]
 
+    def page(self, document_id: str, index: int) -> PageRow | None:
+        """One page by its number from 1; None if the document, or that page of it, is not there."""
+        with self._writer.use() as db:
+            query = "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page = ?"
+            row = db.execute(query, (document_id, index)).fetchone()
+            return PageRow(*row) if row else None
+
     def attach(self, conversation_id: str, document_id: str) -> None:
         """Appends the document to the conversation's; attaching it again changes nothing."""
         with self._writer.transaction() as db:

@@ -15,7 +15,7 @@ from app.words import terms, tokens
 
 LONGEST_GAP = 150  # tokens that "..." may stand for
 BREAK_SLACK = 8
-_ELLIPSIS = re.compile(r"\s*(?:[\[(]\s*)?(?:\.\s?\.\s?\.+|…+|⋯+)(?:\s*[\])])?\s*")
+ELLIPSIS = re.compile(r"\s*(?:[\[(]\s*)?(?:\.\s?\.\s?\.+|…+|⋯+)(?:\s*[\])])?\s*")
 _DENIALS = frozenset({"not", "no", "never", "neither", "nor", "cannot", "without", "unless", "except"}) | frozenset(
     {"nicht", "kein", "keine", "pas", "jamais", "nunca", *"不没沒無无非未否勿莫안못않없"}
 )
@@ -35,7 +35,7 @@ class Found:
 
 def look_up(quote: str, hinted: Sequence[int], index: PageIndex) -> Found | None:
     """The place of a quote: on the hinted pages first. Word for word anywhere comes before nearly anywhere."""
-    pieces = [[word for word, _, _ in tokens(piece)] for piece in _ELLIPSIS.split(quote)]
+    pieces = [[word for word, _, _ in tokens(piece)] for piece in ELLIPSIS.split(quote)]
     pieces = [piece for piece in pieces if piece]
     if not pieces:
         return None

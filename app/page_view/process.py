@@ -1,0 +1,194 @@
+"""The parent's side of the rendering child: one process for the document that is being looked at, killed when it takes
+too long, sends too much, has not been asked for a while, or when another document is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from app.errors import AppError
+
+WORKER = "app.page_view.child"
+_PACKAGES = Path(__file__).resolve().parents[2]
+_TEXT_HINT = "Its text is shown instead."
+_REASONS = {
+    "password": "The page's picture needs the document's password, which the app does not keep.",
+    "damaged": "The page is damaged and cannot be drawn.",
+    "page": "The file has no such page.",
+}
+
+
+class NoPicture(AppError):
+    """A page that cannot be drawn; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What drawing may cost: seconds to wait for one page, processor seconds and pages of one process, its memory and
+    the bytes of one picture; seconds after which a process that nobody asks is ended."""
+
+    page_seconds: float = 15.0
+    cpu_seconds: int = 120
+    pages: int = 500
+    memory_bytes: int = 1 << 30
+    picture_bytes: int = 4_000_000
+    idle_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A page as PNG; width and height in pixels; boxes: the quote's places as (left, top, right, bottom) in shares."""
+
+    png: bytes
+    width: int
+    height: int
+    boxes: tuple[tuple[float, float, float, float], ...]
+
+
+class Renderer:
+    """Draws pages. Thread safe; one page at a time."""
+
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._idle: threading.Timer | None = None
+
+    def page(self, path: Path, number: int, width: int, quote: str = "") -> Picture:
+        """Draws one page, `width` pixels wide or less. Raises NoPicture."""
+        with self._lock:
+            self._stop_waiting()
+            try:
+                child = self._child_for(path)
+                header, body = child.ask({"page": number, "width": width, "quote": quote}, self.limits)
+            except _Broken as broken:
+                self._end()
+                raise NoPicture(f"The page could not be drawn: {broken}.", _TEXT_HINT) from broken
+            finally:
+                if self._child is not None:
+                    self._idle = threading.Timer(self.limits.idle_seconds, self.close)
+                    self._idle.daemon = True
+                    self._idle.start()
+            if "error" in header:
+                raise NoPicture(_REASONS[header["error"]], _TEXT_HINT)
+            return Picture(body, header["width"], header["height"], tuple(map(tuple, header["boxes"])))
+
+    def close(self) -> None:
+        """Ends the child. The next page starts a new one."""
+        with self._lock:
+            self._end()
+
+    def _child_for(self, path: Path) -> _Child:
+        if self._child is None or self._child.path != path or self._child.asked >= self.limits.pages:
+            self._end()
+            self._child = _Child(path, self.limits)
+            header, _ = self._child.read(self.limits)
+            if "error" in header:
+                self._end()
+                raise NoPicture(_REASONS[header["error"]], _TEXT_HINT)
+        return self._child
+
+    def _end(self) -> None:
+        self._stop_waiting()
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def _stop_waiting(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+
+class _Broken(Exception):
+    """The child did not answer as it should; the text ends the sentence "... could not be drawn: "."""
+
+
+class _Child:
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
+        self.asked = 0
+        try:
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise _Broken(f"its file cannot be opened ({error.strerror})") from error
+        try:
+            posix = os.name == "posix"
+            search = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"},
+                pass_fds=(fd,) if posix else (),
+                start_new_session=posix,  # Ctrl-C is the parent's to handle
+            )
+        finally:
+            os.close(fd)
+        self._frames: queue.SimpleQueue[tuple[dict[str, Any], bytes] | str] = queue.SimpleQueue()
+        threading.Thread(target=self._pump, args=(self._pipe("stdout"), limits), daemon=True).start()
+        source = {"fd": fd} if posix else {"path": str(path)}
+        self._send({**source, "memory": limits.memory_bytes, "seconds": limits.cpu_seconds})
+
+    def ask(self, request: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], bytes]:
+        self.asked += 1
+        self._send(request)
+        return self.read(limits)
+
+    def read(self, limits: Limits) -> tuple[dict[str, Any], bytes]:
+        try:
+            frame = self._frames.get(timeout=limits.page_seconds)
+        except queue.Empty:
+            raise _Broken("it takes too long") from None
+        if isinstance(frame, str):
+            raise _Broken(frame)
+        return frame
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for name in ("stdin", "stdout"):
+            with contextlib.suppress(OSError):  # what the child did not take is of no use any more
+                self._pipe(name).close()
+
+    def _send(self, request: dict[str, Any]) -> None:
+        try:
+            stdin = self._pipe("stdin")
+            stdin.write(json.dumps(request).encode("ascii") + b"\n")
+            stdin.flush()
+        except OSError as error:
+            raise _Broken("its reader ended unexpectedly") from error
+
+    def _pipe(self, name: str) -> IO[bytes]:
+        pipe = getattr(self._process, name)
+        if pipe is None:
+            raise RuntimeError("the child has no pipes")
+        return pipe
+
+    def _pump(self, stream: IO[bytes], limits: Limits) -> None:
+        """Answers of the child into the queue, then why there are no more."""
+        reason = "its reader broke down on it"
+        try:
+            while line := stream.readline(1 << 20):
+                header = json.loads(line)
+                size = int(header.get("png", 0))
+                if size > limits.picture_bytes:
+                    reason = "its picture is too large"
+                    break
+                body = stream.read(size) if size else b""
+                if len(body) < size:
+                    break
+                self._frames.put((header, body))
+        except (OSError, ValueError):  # closed while it was read, or not what our child sends
+            pass
+        self._frames.put(reason)
