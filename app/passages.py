@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.turn import Passage
@@ -25,14 +26,21 @@ SHOWN = 8
 
 
 def best_passages(
-    library: Library, question: str, document_ids: Sequence[str], limit: int = SHOWN
+    library: Library,
+    question: str,
+    document_ids: Sequence[str],
+    limit: int = SHOWN,
+    without: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> tuple[Passage, ...]:
-    """Up to `limit` passages of these documents, best first. Empty when no word of the question is found."""
+    """Up to `limit` passages of these documents, best first, none from a page of `without`.
+
+    Empty when no word of the question is found.
+    """
     if not document_ids:
         return ()
     return tuple(
         Passage(hit.document_id, hit.document, hit.page, hit.label, hit.text, hit.score)
-        for hit in library.search(question, document_ids, limit)
+        for hit in library.search(question, document_ids, limit, without=without)
     )
 
 

@@ -13,6 +13,7 @@ from app.history import past_turns, visible
 from app.ledger import Pages, document_parts, pack_ids, read_ledger
 from app.turn import Passage, Reading, TurnState, TurnStats
 from app.turn_choices import passages_from
+from app.versions import EARLIER, superseded
 
 if TYPE_CHECKING:
     from app.citations import Citation
@@ -128,9 +129,17 @@ def evidence(
 
 
 def pages(library: Library, conversation_id: str, wanted: Mapping[str, Collection[int]] | None) -> list[PageSource]:
-    """Pages of the conversation's documents: those wanted by document, or all."""
+    """Pages of the conversation's documents: those wanted by document, or all. One that a newer version replaces says
+    so in its document's name."""
+    old = superseded(library, conversation_id)
     return [
-        PageSource(document.id, document.name, row.index, row.label, row.text)
+        PageSource(
+            document.id,
+            document.name + EARLIER * (row.index in old.get(document.id, ())),
+            row.index,
+            row.label,
+            row.text,
+        )
         for document in library.documents(conversation_id)
         if wanted is None or document.id in wanted
         for row in library.pages(document.id)

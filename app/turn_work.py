@@ -8,7 +8,9 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from app import turn_end
+from app.choice import left_out, stored_choice
 from app.documents import document_texts
+from app.estimate import remember_speed
 from app.evidence import Looked
 from app.history import past_turns
 from app.pages import PageChoice, choice_as_text
@@ -21,6 +23,7 @@ from app.snapshots import export_when_idle
 from app.thinking import split_thinking
 from app.turn import READ_BY, Passage, Reading, TurnState, TurnStats
 from app.turn_choices import reading_for, sampling_of
+from app.versions import MAP, superseded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +63,11 @@ class TurnWork:
         documents = app.library.documents(self.conversation_id)
         self.document_ids = [document.id for document in documents]
         self.reading: Reading = reading_for(app, self.conversation_id, reading)
+        if self.reading != "passages" and pages is None:
+            self.pages = stored_choice(app, self.conversation_id)
         passages, warnings = self.first_passages()
+        if self.reading != "passages":
+            warnings += left_out(app, self.conversation_id, self.pages)
         self.passages = passages
         self.answer = app.library.add_message(
             self.conversation_id,
@@ -70,7 +77,7 @@ class TurnWork:
             question=question.id,
             reading=self.reading,
             passages=[asdict(passage) for passage in passages],
-            pages=choice_as_text(pages) if self.reading != "passages" else None,
+            pages=choice_as_text(self.pages) if self.reading != "passages" else None,
         )
         self.first_state = TurnState(
             "queued", passages=passages, message_id=self.answer.id, warnings=warnings, reading=self.reading
@@ -79,11 +86,14 @@ class TurnWork:
     def first_passages(self) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
         """What is shown before anything is read, and what a reader should know of it."""
         library = self.app.library
-        passages = best_passages(library, self.question.text, self.document_ids)
+        documents = library.documents(self.conversation_id)
+        searched = [document.id for document in documents if document.kind != MAP]  # a map repeats what the files say
+        old = superseded(library, self.conversation_id)
+        passages = best_passages(library, self.question.text, searched, without=old)
         if passages or not self.document_ids:
             return passages, ()
         warning = "No passage has the words of this question; the documents' beginning is shown instead."
-        passages = beginning(library, library.documents(self.conversation_id))
+        passages = beginning(library, documents)
         return passages, (warning,) if self.reading == "passages" else ()
 
     def prompt_question(self) -> str:
@@ -192,7 +202,8 @@ class TurnWork:
         ids: list[int] = []
         looked: list[Looked] = []
         text = ""
-        stored_at = time.monotonic()
+        reused = 0
+        stored_at = began = time.monotonic()
         events = engine.generate(
             plan.ids,
             self._sampling(),
@@ -216,9 +227,12 @@ class TurnWork:
                         self.app.library.update_message(self.answer.id, text=shown, thinking=thinking or None)
                         stored_at = time.monotonic()
                 elif isinstance(event, Reused):
+                    reused, began = event.tokens, time.monotonic()
                     clock.begin(event.tokens)
                     job.update(read_done=event.tokens, read_total=event.prompt_tokens)
                 elif isinstance(event, Prefilled):
+                    if event.done == event.total:
+                        remember_speed(self.app, engine, reused, event.done, time.monotonic() - began)
                     job.update(
                         read_done=event.done, read_total=event.total, eta_s=clock.remaining(event.done, event.total)
                     )
