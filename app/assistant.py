@@ -68,17 +68,40 @@ def answer(
     task: str = "auto",
 ) -> Job:
     """Puts an answer to a stored question into the queue. replaces: an earlier answer that this one takes over from."""
-    kind = kind_of(app, question, task)
-    if kind != "question" or reading_for(app, question.conversation_id, reading) == "parts":
-        turn = PartsWork(app, question, reading, pages, sampling, thinking, replaces, kind)
-    else:
-        turn = TurnWork(app, question, reading, pages, sampling, thinking, replaces)
+    turn = turn_for(
+        app,
+        question,
+        reading=reading,
+        pages=pages,
+        sampling=sampling,
+        thinking=thinking,
+        replaces=replaces,
+        task=task,
+    )
     job = Job(question.conversation_id, turn.run, turn.store, turn.first_state)
     try:
         return app.engine_service.submit(job)
     except Exception as error:
         job.finish("failed", error=as_app_error(error))
         return job
+
+
+def turn_for(
+    app: App,
+    question: Message,
+    *,
+    reading: str = "auto",
+    pages: PageChoice | None = None,
+    sampling: Sampling | None = None,
+    thinking: bool = False,
+    replaces: Message | None = None,
+    task: str = "auto",
+) -> TurnWork:
+    """The work of answering a stored question, not yet begun; its answer's row is there already."""
+    kind = kind_of(app, question, task)
+    if kind != "question" or reading_for(app, question.conversation_id, reading) == "parts":
+        return PartsWork(app, question, reading, pages, sampling, thinking, replaces, kind)
+    return TurnWork(app, question, reading, pages, sampling, thinking, replaces)
 
 
 def kind_of(app: App, question: Message, task: str) -> Task:

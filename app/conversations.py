@@ -9,13 +9,14 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app import history
+from app import history, table_place
 from app.assistant import answer
 from app.documents import remove_unused
 from app.errors import WrongUse
 from app.evidence import read_evidence
 from app.hidden import is_hidden
 from app.pages import choice_as_text, choice_from
+from app.parts_ask import parts_name
 from app.turn_choices import reading_for, sampling_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def delete(app: App, conversation_id: str, *, with_documents: bool = False) -> N
         job.cancel()
         job.wait(STOP_WAIT_S)
     forget_kv(app, conversation_id)
+    table_place.drop(app, conversation_id)
     documents = [document.id for document in app.library.documents(conversation_id)]
     app.library.delete_conversation(conversation_id)
     if with_documents:
@@ -84,6 +86,8 @@ def regenerate(
     question = next((message for message in reversed(shown) if message.role == "user"), None)
     if question is None:
         raise WrongUse("There is no question yet.", "Ask one first.")
+    if question.details.get("questions"):
+        raise WrongUse("A table of questions is not answered again.", "Send the list once more.")
     if app.engine_service.unfinished(conversation_id):
         raise WrongUse("The question is being answered.", "Wait for the answer, or stop it.")
     earlier = next((m for m in reversed(shown) if m.details.get("question") == question.id), None)
@@ -107,6 +111,7 @@ def forget_kv(app: App, conversation_id: str) -> None:
     def unload(engine: Engine | None) -> None:
         if engine is not None:
             engine.unload(conversation_id)
+            engine.unload(parts_name(conversation_id))
         app.snapshot_writer.forget(conversation_id)  # what an export has offered since
 
     with contextlib.suppress(TimeoutError, CancelledError):

@@ -115,10 +115,11 @@ def remove_unused(app: App, document_ids: Sequence[str]) -> None:
 
 def detach(app: App, conversation_id: str, document_id: str) -> None:
     """Takes a document out of a conversation, with its token ids, passages and KV there; the last one deletes it."""
-    from app import conversations
+    from app import conversations, table_place
 
     if document_id not in {document.id for document in app.library.documents(conversation_id)}:
         return
+    table_place.drop(app, conversation_id)
     versions = [v for v in app.library.versions(conversation_id) if document_id in (v.document_id, v.newer_id)]
     gone = {document_id, *(id for v in versions for id in (v.document_id, v.newer_id) if v.newer_id != document_id)}
     gone |= {v.document_id for v in versions if v.newer_id == document_id and v.state == "replaced"}

@@ -144,8 +144,8 @@ class WholeWindows:
         if says_nothing(text):
             return replace(part, state="done"), stats
         cited = attribute(text, sources(window), self.question)
-        quotes = tuple(c for c in dict.fromkeys(cited) if c.status != "not_found")
-        dropped = len(cited) - len(quotes)
+        quotes = _once([_quote(c) for c in cited if c.status != "not_found"], len(cited))
+        dropped = sum(c.status == "not_found" for c in cited)
         kept = "" if self.task == "question" else text
         return replace(part, state="done", quotes=quotes, text=kept, dropped=dropped), stats
 
@@ -180,9 +180,9 @@ class BestSentences:
         text, stats = done
         own = sources(window)
         cited = attribute(text, own, self.question, [passage.text for passage in given])
-        quotes = [citation for citation in cited if citation.status != "not_found"]
+        quotes = [_quote(citation) for citation in cited if citation.status != "not_found"]
         quotes += [found for passage in given for found in _sentences_of(passage, own)]
-        return replace(part, state="done", quotes=_once(quotes)), stats
+        return replace(part, state="done", quotes=_once(quotes, MOST_QUOTES)), stats
 
     def given(self, number: int) -> tuple[Passage, ...]:
         """What the model reads of a window: its best sentences, as shortened passages with their scores."""
@@ -217,11 +217,16 @@ def _sentences_of(passage: Passage, pages: Sequence[PageSource]) -> Iterator[Cit
             yield replace(found, status="attributed")
 
 
-def _once(quotes: Sequence[Citation]) -> tuple[Citation, ...]:
-    """The first few quotes, none of them inside an earlier one."""
+def _quote(citation: Citation) -> Citation:
+    """A citation without what ties it to the text that a window's answer had."""
+    return replace(citation, places=(), named=False, said="")
+
+
+def _once(quotes: Sequence[Citation], most: int) -> tuple[Citation, ...]:
+    """The first quotes, none of them inside an earlier one."""
     kept: list[Citation] = []
     for quote in quotes:
-        if len(kept) < MOST_QUOTES and not any(quote.quote in other.quote for other in kept):
+        if len(kept) < most and not any(quote.quote in other.quote for other in kept):
             kept.append(quote)
     return tuple(kept)
 

@@ -113,9 +113,14 @@ def parts_from(details: Mapping[str, Any]) -> PartsState | None:
     return PartsState(_read(rows), int(details.get("parts_without_text") or 0))
 
 
+def citation_from(row: Mapping[str, Any]) -> Citation:
+    """A citation as it was stored in JSON."""
+    return Citation(**{**row, "places": tuple(row.get("places", ()))})
+
+
 def _read(rows: Sequence[Mapping[str, Any]]) -> tuple[PartState, ...]:
     parts = []
     for row in rows:
-        quotes = tuple(Citation(**quote) for quote in row["quotes"])
+        quotes = tuple(map(citation_from, row["quotes"]))
         parts.append(PartState(**{**row, "pages": tuple(row["pages"]), "quotes": quotes}))
     return tuple(parts)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.citations import Citation
 from app.pages import format_pages
+from app.questions_table import TableRow, harmless
 
 if TYPE_CHECKING:
-    from app.citations import Citation
     from app.evidence import Evidence, PageShare
     from app.parts_state import PartsState
     from app.turn import Passage, TurnState, TurnStats
@@ -18,6 +19,8 @@ EVIDENCE, EVIDENCE_OF_SENTENCE = 10, 3  # pages in JSON and on a terminal
 CSV_COLUMNS = (
     "question",
     "answer",
+    "pages",
+    "quote_status",
     "citations",
     "passages",
     "prompt_tokens",
@@ -102,12 +105,23 @@ def _share(page: PageShare) -> dict[str, Any]:
 def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
     """CSV_COLUMNS of one question; an error is {"error": sentence}."""
     row = dict(result) | {"question": question, "error": result.get("error", "")}
+    own = table_row(question, result)
+    row["answer"], row["pages"], row["quote_status"] = harmless(own.answer), own.pages, own.quote_status
     row["citations"] = "; ".join(
         f"{c['document']} p. {c['page']}" if c["page"] else NO_PAGE for c in result.get("citations", ())
     )
     row["passages"] = "; ".join(f"{p['document']} p. {p['page']}" for p in result.get("passages", ()))
     row["warnings"] = " ".join(result.get("warnings", ()))
     return [row.get(column, "") for column in CSV_COLUMNS]
+
+
+def table_row(question: str, result: Mapping[str, Any]) -> TableRow:
+    """A row of a table of questions from the object of one answer; an error is {"error": sentence}."""
+    cited = tuple(
+        Citation("", c["document"], c["page"], "", c.get("quote", ""), c.get("status", "attributed"))
+        for c in result.get("citations", ())
+    )
+    return TableRow(question, result.get("answer", ""), cited, result.get("error", ""))
 
 
 def passage_lines(passages: Iterable[Passage], width: int) -> list[str]:

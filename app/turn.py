@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from app.errors import AppError
     from app.evidence import Evidence
     from app.parts_state import PartsState
+    from app.questions_table import TableState
 
 Phase = Literal["queued", "loading", "reading", "answering", "done", "stopped", "failed"]
 Reading = Literal["passages", "whole", "parts", "none"]
@@ -75,7 +76,8 @@ class TurnState:
     evidence: where the model looked, once it has answered from whole documents.
     answer is what is meant to be read, thinking what the model wrote before it. message_id is the answer's message.
     task: the kind of question (`app.tasks`); for one about the whole text, passages are its key sentences. parts: the
-    windows of a reading in parts; while they are asked, read_done and read_total are thousandths of a window.
+    windows of a reading in parts; while they are asked, read_done and read_total are thousandths of a window. table:
+    the rows of many questions, of which the other fields then show the current one.
     """
 
     phase: Phase
@@ -95,6 +97,7 @@ class TurnState:
     position: int = 0
     task: str = "question"
     parts: PartsState | None = None
+    table: TableState | None = None
 
     @property
     def finished(self) -> bool:

@@ -14,7 +14,8 @@ from app.commands.failures import exit_code
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
 from app.errors import AppError, BadInput, WrongUse
-from app.report import CSV_COLUMNS, csv_row, turn_object
+from app.questions_table import as_markdown, markdown_row
+from app.report import CSV_COLUMNS, csv_row, table_row, turn_object
 from app.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="one JSON object; one a line for several questions")
     output.add_argument("--csv", action="store_true", help="one row a question, with a header")
+    output.add_argument("--markdown", action="store_true", help="a Markdown table with one row a question")
     add_setting_flags(parser)
     parser.set_defaults(run=run)
 
@@ -89,9 +91,11 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
     from app.pages import PageChoice
 
     pages = PageChoice.parse(args.pages) if args.pages else None
-    quiet, writer, code = args.json or args.csv, csv.writer(sys.stdout), 0
+    quiet, writer, code = args.json or args.csv or args.markdown, csv.writer(sys.stdout), 0
     if args.csv:
         writer.writerow(CSV_COLUMNS)
+    if args.markdown:
+        print(as_markdown(()), flush=True)
     new_id = app.library.create_conversation(f"Command line: {', '.join(path.name for path in paths)}").id
     try:
         warnings = attach(app, new_id, paths, args.password)
@@ -114,6 +118,8 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
                 print_json({"question": question} | failure)
             elif args.csv:
                 writer.writerow(csv_row(question, failure))
+            elif args.markdown:
+                print(markdown_row(table_row(question, failure)), flush=True)
             else:
                 print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             continue
@@ -123,6 +129,8 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
         result = turn_object(state, warnings)
         if args.json:
             print_json(({"question": question} if len(questions) > 1 else {}) | result)
+        elif args.markdown:
+            print(markdown_row(table_row(question, result)), flush=True)
         else:
             writer.writerow(csv_row(question, result))
             sys.stdout.flush()
