@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
+from app.ingest import encodings
+
 PAGE_CHARACTERS = 3_000
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -53,9 +55,14 @@ def _decode(data: bytes) -> tuple[str, str]:
             text = data[len(mark) :].decode(encoding, errors="replace")
             return text, _replaced_warning(text, encoding)
     if b"\0" in data:
-        return _decode_utf16_without_mark(data)
+        encoding = encodings.wide(data)
+        if not encoding:
+            raise NotText("it holds zero bytes.")
+        return data.decode(encoding, errors="replace"), _guessed(encoding)
     try:
-        return data.decode("utf-8"), ""
+        text = data.decode("utf-8")
+        encoding = encodings.escaped(data)
+        return (data.decode(encoding), "") if encoding else (text, "")
     except UnicodeDecodeError:
         pass
     # A log with a few broken bytes is still UTF-8: guessing would spoil all its other characters.
@@ -66,19 +73,13 @@ def _decode(data: bytes) -> tuple[str, str]:
     return _guess(data)
 
 
-def _decode_utf16_without_mark(data: bytes) -> tuple[str, str]:
-    even, odd, half = data[0::2].count(0), data[1::2].count(0), len(data) // 2
-    encoding = "utf-16-le" if odd > even else "utf-16-be"
-    if len(data) % 2 or max(even, odd) < 0.3 * half or min(even, odd) > 0.05 * half:
-        raise NotText("it holds zero bytes.")
-    try:
-        return data.decode(encoding), f"The encoding was guessed ({encoding}); some characters may be wrong."
-    except UnicodeDecodeError as error:
-        raise NotText("it holds zero bytes.") from error
-
-
 def _guess(data: bytes) -> tuple[str, str]:
-    import charset_normalizer  # only files that are not UTF-8 pay for it
+    encoding = encodings.one_byte(data) or _guess_of_library(data)
+    return data.decode(encoding, errors="replace"), _guessed(encoding)
+
+
+def _guess_of_library(data: bytes) -> str:
+    import charset_normalizer  # only files that are neither UTF-8 nor in a known alphabet pay for it
 
     matches = charset_normalizer.from_bytes(data)
     best = matches.best()
@@ -86,10 +87,11 @@ def _guess(data: bytes) -> tuple[str, str]:
         raise NotText("its encoding was not recognised.")
     # It names the first of equals, by alphabet cp1250; western text is far commoner.
     equals = [match for match in matches if (match.chaos, match.coherence) == (best.chaos, best.coherence)]
-    best = next((match for match in equals if match.encoding == "cp1252"), best)
-    return data.decode(best.encoding, errors="replace"), (
-        f"The file is not UTF-8; its encoding was guessed ({best.encoding}), some characters may be wrong."
-    )
+    return next((match for match in equals if match.encoding == "cp1252"), best).encoding
+
+
+def _guessed(encoding: str) -> str:
+    return f"The file is not UTF-8; its encoding was guessed ({encoding}), some characters may be wrong."
 
 
 def _replaced_warning(text: str, encoding: str) -> str:
