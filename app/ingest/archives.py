@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from app.errors import BadInput
-from app.ingest import detect, kinds
+from app.ingest import detect, kinds, textfile
 from app.ingest.disk import NotInside
 from app.ingest.extracted import Limits
 from app.ingest.walk import Message, walk_tree
@@ -27,6 +27,7 @@ MOST_MEMBER = 300_000_000
 MOST_KEPT = 200_000_000
 MOST_NAME = 1_000
 _DIRECTORY_ENTRY = 46
+_ASIAN = frozenset({"cp932", "shift_jis", "gb18030", "gbk", "gb2312", "big5", "big5hkscs", "cp949", "euc_kr"})
 _BROKEN = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError,
     RuntimeError, ValueError,
@@ -178,7 +179,7 @@ class TarTree(ArchiveTree):
 
     def open(self, path: str) -> tuple[BinaryIO, int, int]:
         if path not in self._contents:
-            raise NotInside("it is not in the archive")
+            raise NotInside("cut off" if self.stopped else "it is not in the archive")
         data, size = self._contents[path]
         return io.BytesIO(data), size, 0
 
@@ -319,19 +320,18 @@ def _entries_told(file: BinaryIO) -> int:
 
 
 def _zip_names(members: list[zipfile.ZipInfo]) -> list[str]:
-    """Names that say that they are no Unicode are UTF-8 all the same if all of them can be, else of some code page."""
+    """Names without a mark are UTF-8 all the same if all of them can be, else of an Asian code page or of DOS."""
     raw: list[bytes] = []
     for member in members:
         if not member.flag_bits & 0x800:
             raw.append(member.orig_filename.encode("cp437", "replace"))
-    encoding = "cp437"
-    for candidate in ("utf-8", "cp932", "gb18030"):
-        try:
-            b"\n".join(raw).decode(candidate)
-        except UnicodeDecodeError:
-            continue
-        encoding = candidate
-        break
+    encoding = "utf-8"
+    joined = b"\n".join(raw)
+    try:
+        joined.decode("utf-8")
+    except UnicodeDecodeError:
+        guess = textfile.guess(joined)
+        encoding = guess if guess in _ASIAN else "cp437"
     return [
         member.filename
         if member.flag_bits & 0x800

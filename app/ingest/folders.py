@@ -77,7 +77,7 @@ def read_archive(
         archive.fill(
             entry,
             lambda entry=entry: read_descriptor(
-                fd, path, entry.path, password=password, cancel=cancel, limits=limits, member=entry.path
+                fd, path, printable(entry.path), password=password, cancel=cancel, limits=limits, member=entry.path
             ),
         )
     return archive.extracted("archive")

@@ -74,17 +74,20 @@ def _decode(data: bytes) -> tuple[str, str]:
 
 
 def _guess(data: bytes) -> tuple[str, str]:
-    encoding = encodings.one_byte(data) or _guess_of_library(data)
+    encoding = encodings.one_byte(data) or guess(data)
+    if not encoding:
+        raise NotText("its encoding was not recognised.")
     return data.decode(encoding, errors="replace"), _guessed(encoding)
 
 
-def _guess_of_library(data: bytes) -> str:
+def guess(data: bytes) -> str:
+    """What charset-normalizer takes the bytes for, or ""."""
     import charset_normalizer  # only files that are neither UTF-8 nor in a known alphabet pay for it
 
     matches = charset_normalizer.from_bytes(data)
     best = matches.best()
     if best is None:
-        raise NotText("its encoding was not recognised.")
+        return ""
     # It names the first of equals, by alphabet cp1250; western text is far commoner.
     equals = [match for match in matches if (match.chaos, match.coherence) == (best.chaos, best.coherence)]
     return next((match for match in equals if match.encoding == "cp1252"), best).encoding

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from app.errors import BadInput, PasswordNeeded
 from app.ingest import detect, formats, kinds, textfile
 from app.ingest.extracted import Limits
+from app.ingest.positioned import open_descriptor
 
 _CHUNK = 1 << 20
 
@@ -50,7 +51,11 @@ class Channel:
 def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, channel: Channel) -> None:
     """A file of any kind, told apart by its content first and its name second."""
     name: str = request["name"]
-    file.seek(0)  # a child before this one may have moved the shared position
+    if request.get("part"):  # pages behind the first ones: another child has looked at the file
+        from app.ingest.pdf import read_pdf
+
+        read_pdf(file, name, request["password"], limits, channel.emit, request["first"], request["last"])
+        return
     size, sha256 = _hash(file)
     if not size:
         raise BadInput(f"{name} is empty (0 bytes).", "Copy or download it again.")
@@ -59,7 +64,7 @@ def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, chann
     if kind == "pdf":
         from app.ingest.pdf import read_pdf
 
-        read_pdf(file, name, request["password"], limits, channel.emit, request["first"])
+        read_pdf(file, name, request["password"], limits, channel.emit)
     elif kind in formats.KINDS:
         _read_format(kind, name, file, request["password"], limits, channel)
     else:
@@ -67,6 +72,12 @@ def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, chann
 
 
 def _read_format(kind: str, name: str, file: BinaryIO, password: str | None, limits: Limits, channel: Channel) -> None:
+    if file.read(len(detect.OLE)) == detect.OLE:
+        from app.ingest.formats.locked import unlocked
+
+        file = unlocked(file, name, password)
+        kind = detect.kind_of(name, file)
+    file.seek(0)
     out = formats.Pages(limits)
     stopped = formats.read(kind, file, name, out, password)
     out.finish()
@@ -184,8 +195,13 @@ def main() -> int:
     try:
         if request["job"] in ("folder", "list"):
             read_tree(request, limits, channel)
+        elif request["job"] == "signatures":
+            from app.ingest.signatures import read_signatures
+
+            for message in read_signatures(request["files"]):
+                channel.emit(message)
         else:
-            with os.fdopen(request["fd"], "rb") if "fd" in request else open(request["path"], "rb") as file:
+            with open_descriptor(request["fd"]) if "fd" in request else open(request["path"], "rb") as file:
                 _read_one(request, file, limits, channel)
         channel.emit({"type": "done"})
     except Exception as error:  # the parent turns it into a sentence and logs the rest
