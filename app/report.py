@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.citations import Citation
+from app.page_labels import names_place
 from app.pages import format_pages
 from app.questions_table import TableRow, harmless
 
@@ -166,14 +167,16 @@ def citation_lines(citations: Iterable[Citation]) -> list[str]:
 
 
 def place(document: str, page: int, label: str) -> str:
-    """'manual.pdf, page 12', with the printed label where it differs: 'manual.pdf, page 12 (printed xii)'.
+    """'manual.pdf, page 12', with the label where it differs: 'manual.pdf, page 12 (printed xii)', 'a.pptx, page 4
+    (Slide 4)'.
 
     page 0 is that of a quote which stands nowhere and for which the answer named no page.
     """
     if not page:
         return NO_PAGE
-    printed = f" (printed {label})" if label and label != str(page) else ""
-    return f"{document}, page {page}{printed}"
+    if not label or label == str(page):
+        return f"{document}, page {page}"
+    return f"{document}, page {page} ({label if names_place(label) else f'printed {label}'})"
 
 
 def stats_line(stats: TurnStats, model: str) -> str:

@@ -40,7 +40,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
         description="A conversation about files in the terminal. It is stored and also appears on the page.\n"
         f"Commands inside:\n{HELP}",
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="PDF, text, source file or folder")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="document, source file, archive or folder")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--conversation", metavar="ID", help="go on with this conversation")
     which.add_argument("--last", action="store_true", help="go on with the latest conversation")

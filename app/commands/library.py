@@ -25,7 +25,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", parents=[everywhere], help="every document, newest first")
     adding = actions.add_parser("add", parents=[everywhere], help="read files now, so that later questions are quick")
-    adding.add_argument("files", nargs="+", metavar="FILE", help="PDF, text, source file or folder")
+    adding.add_argument("files", nargs="+", metavar="FILE", help="document, source file, archive or folder")
     add_password_flag(adding)
     removing = actions.add_parser(
         "remove", parents=[everywhere], help="delete a document: its text, search index, copy and KV snapshots"

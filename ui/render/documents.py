@@ -9,7 +9,26 @@ from ui.render.html import button, escape, hear, icon, number, one_line, shorten
 from ui.strings import count, text
 from ui.uploads import Upload
 
-KIND_LABELS = {"pdf": "PDF", "text": "TXT", "markdown": "MD", "code": "SRC", "folder": "DIR"}
+KIND_LABELS = {
+    "pdf": "PDF",
+    "text": "TXT",
+    "markdown": "MD",
+    "code": "SRC",
+    "folder": "DIR",
+    "archive": "ZIP",
+    "docx": "DOCX",
+    "pptx": "PPTX",
+    "xlsx": "XLSX",
+    "csv": "CSV",
+    "html": "HTML",
+    "epub": "EPUB",
+    "notebook": "NB",
+    "email": "MAIL",
+    "rtf": "RTF",
+    "odt": "ODT",
+    "ods": "ODS",
+    "odp": "ODP",
+}
 
 
 def render_tray(documents: Sequence[DocumentView], uploads: Sequence[Upload]) -> str:
