@@ -19,10 +19,10 @@ from app import ingest
 from app.errors import BadInput, WrongUse
 from app.estimate import Estimate, Pace, estimate, pace
 from app.folder_files import earlier_reading, keep_files, learn_left_out
+from app.ingest.disk import NotInside, open_inside
 from app.ingest.files import Progress
-from app.ingest.walk import NotInside, open_inside
 from app.units import listed
-from app.versions import DELETED, EARLIER, RENAMED, UPDATE, Chain, chains
+from app.versions import DELETED, EARLIER, MAP, RENAMED, UPDATE, Chain, chains
 from storage import FileRow, PageRow, Version
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def apply_changes(
         _forget_unused(app, [fresh.id])
         raise WrongUse(f"{chain.base.name} is as it was when it was read.", "There is nothing to bring up to date.")
     if way == "again":
+        mapped = [d for d in library.documents(conversation_id) if d.kind == MAP and d.source == document_id]
         library.replace_attached(conversation_id, document_id, fresh.id)
+        _move_maps(app, conversation_id, fresh, mapped)
         _mark_earlier(library, conversation_id, {document_id, *(update.id for update in chain.updates)})
         return fresh
     update = _store_update(library, chain, fresh, changes)
@@ -164,6 +166,16 @@ def dismiss(app: App, conversation_id: str, document_id: str) -> None:
     ]
     app.library.forget_offers(conversation_id, document_id)
     _forget_unused(app, [version.newer_id for version in offered])
+
+
+def _move_maps(app: App, conversation_id: str, fresh: Document, mapped: Sequence[Document]) -> None:
+    """Where a map stood in for the folder, a new one does."""
+    from app.repository_map import use_map
+
+    for old in mapped:
+        app.library.detach(conversation_id, old.id)
+        _forget_unused(app, [old.id])
+        use_map(app, conversation_id, fresh)
 
 
 def _of_document(library: Library, document_id: str) -> dict[str, _Now]:

@@ -21,7 +21,7 @@ from app.folder_files import earlier_reading, keep_files
 from app.pages import PageChoice
 from app.paths import Paths
 from app.prompts import DocumentText, system_text
-from app.versions import superseded
+from app.versions import MAP, superseded
 from storage import NotFound, PageRow, Version
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def detach(app: App, conversation_id: str, document_id: str) -> None:
     versions = [v for v in app.library.versions(conversation_id) if document_id in (v.document_id, v.newer_id)]
     gone = {document_id, *(id for v in versions for id in (v.document_id, v.newer_id) if v.newer_id != document_id)}
     gone |= {v.document_id for v in versions if v.newer_id == document_id and v.state == "replaced"}
+    gone |= {d.id for d in app.library.documents(conversation_id) if d.kind == MAP and d.source == document_id}
     for id in gone:  # a folder goes with its updates, with an offer, and with what it replaced
         app.library.detach(conversation_id, id)
         conversations.forget_document(app, conversation_id, id)

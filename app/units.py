@@ -1,4 +1,4 @@
-"""Sizes, lengths and lists as people write them: '20GB' is bytes, '12k' is tokens (1k = 1024)."""
+"""Sizes, lengths, times and lists as people write them: '20GB' is bytes, '12k' is tokens (1k = 1024)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def format_size(size: int | float) -> str:
             return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def format_time(seconds: float) -> str:
+    """Seconds -> '40 s', '3 min', '1 h 20 min': as exact as an estimate deserves."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

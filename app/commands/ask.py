@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.commands import file_set
+from app.commands.before import add_choice_flags, add_plan_flags, choice_of, chooses, prepare_maps, print_plan
 from app.commands.common import add_setting_flags, asks_for_evidence, opened, print_json, settings_from
 from app.commands.failures import exit_code
 from app.commands.files import add_password_flag, attach
@@ -33,11 +34,12 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser = commands.add_parser(
         "ask", parents=[everywhere], help="ask questions about files", description=_DESCRIPTION
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="PDF, text, source file or folder")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="document, source file, archive or folder")
     parser.add_argument("-q", "--question", action="append", default=[], metavar="TEXT", help="may be repeated")
     parser.add_argument("--questions", metavar="FILE", help="a question on each line; - reads standard input")
     add_reading_flags(parser)
     add_password_flag(parser)
+    add_plan_flags(parser)
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="one JSON object; one a line for several questions")
     output.add_argument("--csv", action="store_true", help="one row a question, with a header")
@@ -61,6 +63,7 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pages", metavar="PAGES", help="read only these pages, such as 1-12,15; means --whole unless --parts is given"
     )
+    add_choice_flags(parser)
     parser.add_argument(
         "--task", choices=("auto", *TASKS), default="auto",
         help="what kind of question it is; auto = recognised by its words",
@@ -71,11 +74,13 @@ def chosen_reading(args: argparse.Namespace) -> str | None:
     """'whole', 'parts' or 'passages' as the flags say, None without one. Chosen pages are read whole, or in parts."""
     if args.pages and args.reading == "passages":
         raise WrongUse("--pages and --passages exclude each other.", "Leave one out: passages come from every page.")
-    return "whole" if args.pages and args.reading is None else args.reading
+    if chooses(args) and args.reading == "passages":
+        raise WrongUse("--passages reads no chosen files.", "Leave one out: passages come from every page.")
+    return "whole" if chooses(args) and args.reading is None else args.reading
 
 
 def run(args: argparse.Namespace) -> int:
-    questions, reading = _questions(args), chosen_reading(args)
+    questions, reading = ([] if args.plan else _questions(args)), chosen_reading(args)
     if not args.files:
         raise WrongUse("No file was given.", 'For example: unabridged ask manual.pdf -q "How do I reset it?"')
     paths = [Path(name) for name in args.files]
@@ -88,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: list[str]) -> int:
-    from app.pages import PageChoice
+    from app.choice import store_choice, stored_choice
 
-    pages = PageChoice.parse(args.pages) if args.pages else None
     quiet, writer, code = args.json or args.csv or args.markdown, csv.writer(sys.stdout), 0
     if args.csv:
         writer.writerow(CSV_COLUMNS)
@@ -98,16 +102,23 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
         print(as_markdown(()), flush=True)
     new_id = app.library.create_conversation(f"Command line: {', '.join(path.name for path in paths)}").id
     try:
-        warnings = attach(app, new_id, paths, args.password)
+        warnings = attach(app, new_id, paths, args.password, args.changed)
+        prepare_maps(app, new_id, args.map)
+        choice = stored_choice(app, new_id)
     except BaseException:
         app.library.delete_conversation(new_id)
         raise
     conversation_id = file_set.settle(app, new_id)
+    store_choice(app, conversation_id, choice)
+    if args.plan:
+        print_plan(app, conversation_id, args, " ".join(args.question), warnings)
+        return 0
     for number, question in enumerate(questions):
         if len(questions) > 1 and not quiet:
             print(f"{chr(10) if number else ''}== {question}\n", flush=True)
         file_set.start_over(app, conversation_id)
         try:
+            pages = choice_of(app, conversation_id, args, question)
             state = _ask(app, conversation_id, question, pages, args.task, quiet)
         except AppError as error:
             if len(questions) == 1:

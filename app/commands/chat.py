@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.commands.ask import add_reading_flags, chosen_reading
+from app.commands.before import choice_of, plan_lines, prepare_maps, tell_changes, update_all
 from app.commands.common import add_setting_flags, asks_for_evidence, opened, settings_from
 from app.commands.files import add_password_flag, attach
 from app.commands.watch import follow, print_end
@@ -26,6 +27,8 @@ HELP = """\
 /parts            ask each part of the documents in turn
 /pages 1-12       read these pages whole; /pages alone ends the choice
 /add FILE         add a document to this conversation
+/plan             tokens of each file, time and memory, and what fits
+/update append    take what changed in folders: append the new versions; /update again reads from the first change
 /stop             stop the answer (so does Ctrl-C while it runs)
 /help             this list
 /quit             leave; the conversation is kept (so does Ctrl-D, and Ctrl-C at the prompt)\
@@ -61,6 +64,7 @@ class _Chat:
     pages: PageChoice | None
     password: str | None
     task: str
+    args: argparse.Namespace
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,10 +75,14 @@ def run(args: argparse.Namespace) -> int:
     pages = PageChoice.parse(args.pages) if args.pages else None
     with opened(settings) as app:
         conversation_id, is_new = _conversation(app, args), not (args.conversation or args.last)
-        chat = _Chat(app, conversation_id, args.reading or "auto", pages, args.password, args.task)
+        chat = _Chat(app, conversation_id, args.reading or "auto", pages, args.password, args.task, args)
         try:
             for warning in attach(app, conversation_id, [Path(name) for name in args.files], args.password):
                 print(f"note: {warning}", file=sys.stderr)
+            if args.map:
+                prepare_maps(app, conversation_id, True)
+            for line in tell_changes(app, conversation_id):
+                print(f"note: {line}", file=sys.stderr)
             _loop(chat)
         finally:
             _leave(app, conversation_id, is_new)
@@ -137,8 +145,12 @@ def _loop(chat: _Chat) -> None:
 def _turn(chat: _Chat, question: str) -> None:
     from app import assistant
 
-    reading = "whole" if chat.pages is not None and chat.reading != "parts" else chat.reading
-    job = assistant.ask(chat.app, chat.conversation_id, question, reading=reading, pages=chat.pages, task=chat.task)
+    pages = chat.pages
+    if pages is None and chat.reading != "passages" and (chat.args.chosen_files or chat.args.fit):
+        pages = choice_of(chat.app, chat.conversation_id, chat.args, question)
+    chosen = pages is not None or chat.args.map
+    reading = "whole" if chosen and chat.reading not in ("parts", "passages") else chat.reading
+    job = assistant.ask(chat.app, chat.conversation_id, question, reading=reading, pages=pages, task=chat.task)
     state = follow(job)
     if state.error is not None:
         raise state.error
@@ -172,6 +184,13 @@ def _command(chat: _Chat, line: str) -> bool:
             for warning in attach(chat.app, chat.conversation_id, [Path(rest).expanduser()], chat.password):
                 print(f"note: {warning}", file=sys.stderr)
             print(f"Added {Path(rest).name}.")
+        case "plan":
+            from app.before_reading import reading_plan
+
+            plan = reading_plan(chat.app, chat.conversation_id, choice=chat.pages)
+            print("\n".join(plan_lines(plan)))
+        case "update" if rest:
+            print("\n".join(update_all(chat.app, chat.conversation_id, rest)))
         case "stop":
             job = chat.app.engine_service.current(chat.conversation_id)
             if job is None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.before import attach_known_folder
 from app.commands.common import StatusLine
 from app.errors import AppError, PasswordNeeded
 
@@ -22,15 +23,21 @@ _NAMED = 5
 
 def add_password_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--password", metavar="TEXT", help="for encrypted PDFs; asked for on a terminal otherwise; never stored"
+        "--password", metavar="TEXT", help="for encrypted files; asked for on a terminal otherwise; never stored"
     )
 
 
-def attach(app: App, conversation_id: str, paths: Sequence[Path], password: str | None) -> tuple[str, ...]:
-    """Reads and attaches files in the order given; returns what a reader should know. Raises the first file's error."""
+def attach(
+    app: App, conversation_id: str, paths: Sequence[Path], password: str | None, changed: str | None = None
+) -> tuple[str, ...]:
+    """Reads and attaches files in the order given; returns what a reader should know. Raises the first file's error.
+
+    changed: how a folder that was read before is brought up to date, 'again' or 'append'.
+    """
     warnings: list[str] = []
     for path in paths:
-        warnings += _attach_one(app, conversation_id, path, password)
+        taken = attach_known_folder(app, conversation_id, path, changed) if changed else None
+        warnings += taken if taken is not None else _attach_one(app, conversation_id, path, password)
     return tuple(dict.fromkeys(warnings))
 
 

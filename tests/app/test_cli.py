@@ -235,7 +235,7 @@ def asked(monkeypatch) -> list[tuple[str, bool]]:
 
     seen: list[tuple[str, bool]] = []
 
-    def ask(app, conversation_id, question, *, reading, pages):
+    def ask(app, conversation_id, question, *, reading, pages, task):
         seen.append((reading, pages is not None))
         raise WrongUse("Not now.", "Later.")
 
