@@ -54,7 +54,7 @@ class DocumentLook:
 @dataclass(frozen=True, slots=True)
 class SentenceLook:
     """One sentence of the answer, text[start:end]. `pages`: those that drew most, most first: place of the document in
-    `Evidence.documents`, page, share."""
+    `Evidence.documents`, page, share; none where the steps of the sentence drew nothing of their own."""
 
     start: int
     end: int
@@ -74,7 +74,7 @@ class PageShare:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where the model looked in one answer; `documents` in the order of the prompt."""
+    """Where the model looked in one answer; `documents` in the order of the prompt, `sentences` all of the answer's."""
 
     documents: tuple[DocumentLook, ...]
     sentences: tuple[SentenceLook, ...]
@@ -178,9 +178,7 @@ def gather_evidence(
     documents = _documents(known, shares[0], names, labels)
     places = {d.document_id: place for place, d in enumerate(documents)}
     of_sentences = tuple(
-        SentenceLook(start, end, _most(row, known, places))
-        for (start, end), row, sum_ in zip(ends, shares[1:], total[1:, 0], strict=True)
-        if sum_ > 0
+        SentenceLook(start, end, _most(row, known, places)) for (start, end), row in zip(ends, shares[1:], strict=True)
     )
     return Evidence(documents, of_sentences)
 

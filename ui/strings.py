@@ -97,6 +97,13 @@ TEXTS: dict[str, str] = {
     "turn.status.near": "similar text on this page",
     "turn.status.not_found": "quote not found",
     "turn.again": "Answer again",
+    # where the model looked
+    "look.title": "Where the model looked: most at {page}",
+    "look.title_open": "Where the model looked",
+    "look.note": "Share of its attention to the pages while it wrote. It shows where, not why.",
+    "look.page": "{page}: {share} %",
+    "look.run": "pages {first} to {last}: {share} %, most on page {page}",
+    "look.sentence": "This sentence:",
     "turn.whole": "Answer from the whole document",
     "turn.copy": "Copy",
     "turn.image": "[image: {alt}]",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import DoesNotFit
+from app.evidence import Evidence, read_evidence
 from app.turn import TurnState
 from ui.backend import MessageLike
 
@@ -56,6 +57,7 @@ class AnswerView:
     thinking: str = ""
     passages: tuple[PassageView, ...] = ()
     citations: tuple[CitationView, ...] = ()
+    evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
     error: ErrorView | None = None
     stats: StatsView | None = None
@@ -75,6 +77,7 @@ def answer_of_state(state: TurnState) -> AnswerView:
         thinking=state.thinking,
         passages=tuple(PassageView(p.document, p.page, p.label, p.text) for p in state.passages),
         citations=tuple(CitationView(c.document, c.page, c.label, c.quote, c.status) for c in state.citations),
+        evidence=state.evidence,
         warnings=state.warnings,
         error=error,
         stats=_stats(state.stats.as_dict()) if state.stats else None,
@@ -99,6 +102,7 @@ def answer_of_message(message: MessageLike) -> AnswerView:
             )
             for c in details.get("citations") or ()
         ),
+        evidence=read_evidence(details.get("evidence")),
         warnings=tuple(map(str, details.get("warnings") or ())),
         error=_error(details.get("error")),
         stats=_stats(details.get("stats")),

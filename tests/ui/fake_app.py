@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import AppError, BadInput, Cancelled, DoesNotFit, PasswordNeeded
+from app.evidence import DocumentLook, Evidence, SentenceLook
 from app.turn import Passage, TurnState, TurnStats
+from app.words import sentences
 from ui.backend import DocumentView, FitView, ModelView, Sample
 
 
@@ -44,6 +46,22 @@ class FakeCitation:
     label: str
     quote: str
     status: str
+
+
+def looked(answer: str, name: str) -> Evidence:
+    """A document of 600 pages and one of 14, most attention on page 412; each sentence has a page of its own."""
+    long = [0.0006 + 0.08 * (page == 412) + 0.03 * (page % 97 == 0) for page in range(1, 601)]
+    short = [0.002 + 0.12 * (page == 3) for page in range(1, 15)]
+    total = sum(long) + sum(short)
+    documents = (
+        DocumentLook("d1", name, tuple(range(1, 601)), tuple(share / total for share in long), {412: "xii"}),
+        DocumentLook("d2", "short notes.txt", tuple(range(1, 15)), tuple(share / total for share in short), {}),
+    )
+    found = enumerate(sentences(answer))
+    return Evidence(
+        documents,
+        tuple(SentenceLook(a, b, ((0, 30 * number + 5, 0.6), (1, 2, 0.2))) for number, (a, b) in found),
+    )
 
 
 class FakeJob:
@@ -226,7 +244,8 @@ class FakeBackend:
         stats = TurnStats(
             6210, 6150, 0, 60, 1.8, 47.0, len(words), "stop", 1.0, 0, "cpu", "m", "bf16", "exact", "passages"
         )
-        self._end(job, "done", citations=citations, stats=stats)
+        evidence = looked(text, name) if "looked" in question else None
+        self._end(job, "done", citations=citations, stats=stats, evidence=evidence)
         return None
 
     def _end(self, job: FakeJob, phase: str, **changes: Any) -> None:
@@ -236,6 +255,7 @@ class FakeBackend:
                 {"document": p.document, "page": p.page, "label": p.label, "text": p.text} for p in state.passages
             ],
             "citations": [vars(c) for c in state.citations],
+            "evidence": state.evidence.to_dict() if state.evidence else None,
             "stats": state.stats.as_dict() if state.stats else None,
             "reading": state.reading,
         }

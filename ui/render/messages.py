@@ -8,6 +8,7 @@ from typing import Literal
 from app.report import NO_PAGE
 from app.turn import TurnState
 from ui.backend import MessageLike, Sample
+from ui.render.evidence import marks_of, render_evidence
 from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
 from ui.render.markdown import render_markdown
 from ui.strings import count, text
@@ -77,7 +78,8 @@ def _body(view: AnswerView, newest: bool) -> str:
             f"<div>{escape(view.thinking)}</div></details>"
         )
     if view.text:
-        parts.append(f'<div class="ub-text">{render_markdown(view.text)}</div>')
+        marks = marks_of(view.evidence) if newest else ()
+        parts.append(f'<div class="ub-text">{render_markdown(view.text, marks)}</div>')
     notes = list(view.warnings)
     if view.state == "stopped":
         notes.append(text("turn.stopped"))
@@ -87,6 +89,7 @@ def _body(view: AnswerView, newest: bool) -> str:
         notes.append(text("turn.cut"))
     parts.extend(f'<p class="ub-note">{escape(note)}</p>' for note in notes)
     parts.append(_sources(view.citations))
+    parts.append(render_evidence(view.evidence, newest))
     if view.error is not None:
         parts.append(_error(view.error, newest))
     if newest and view.state != "streaming":

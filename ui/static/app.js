@@ -53,6 +53,23 @@
     }
   });
 
+  // A sentence of an answer that is pointed at or has the focus shows where the model looked while it wrote it.
+  let looked = "";
+  function look(event) {
+    const sentence = event.target.closest && event.target.closest(".ub-s");
+    const number = sentence ? [...sentence.classList].find((name) => /^ub-s-\d+$/.test(name)) || "" : "";
+    if (number === looked && (!number || sentence.classList.contains("ub-on"))) return;
+    looked = number;
+    document.querySelectorAll(".ub-on, .ub-sentence-shown").forEach((shown) => shown.classList.remove("ub-on", "ub-sentence-shown"));
+    const message = number && sentence.closest(".ub-message");
+    const strip = message && find(".ub-looked", message);
+    if (!strip) return;
+    strip.classList.add("ub-sentence-shown");
+    message.querySelectorAll(`.${number}, .${number.replace("ub-s-", "ub-of-")}`).forEach((part) => part.classList.add("ub-on"));
+  }
+  document.addEventListener("pointerover", look);
+  document.addEventListener("focusin", look);
+
   // Files may be dropped anywhere; Gradio's own upload button takes them from there.
   let depth = 0;
   const carriesFiles = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
