@@ -180,25 +180,24 @@ def _plain(part: str) -> str:
 
 
 def _stream(file: IO[bytes], tags: tuple[str, ...], name: str) -> Iterator[etree._Element]:
-    events = etree.iterparse(
+    found = etree.iterparse(
         file,
-        events=("start", "end"),
+        events=("end",),
+        tag=[f"{{*}}{tag}" for tag in tags],
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
         remove_comments=True,
         remove_pis=True,
     )
-    wanted = frozenset(tags)
     first = True
-    for event, element in events:
+    for _, element in found:
         if first:
             _refuse_doctype(element, name, False)
             first = False
-        if event == "end" and local(element) in wanted:
-            yield element
-            element.clear(keep_tail=False)
-            parent = element.getparent()
-            if parent is not None:
-                while len(parent) and parent[0] is not element:
-                    del parent[0]
+        yield element
+        element.clear(keep_tail=False)
+        parent = element.getparent()
+        if parent is not None:
+            while len(parent) and parent[0] is not element:
+                del parent[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,8 +61,13 @@ def grid(rows: Iterable[Sequence[Cell]]) -> list[list[str]]:
     return [row + [""] * (width - len(row)) for row in table]
 
 
+_ORDINARY = re.compile(r"[!-~]+(?: [!-~]+)*")
+
+
 def cell_text(text: str) -> str:
     """A cell on one line."""
+    if _ORDINARY.fullmatch(text):
+        return text
     return " ".join(clean(text).split())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import BinaryIO
 
 from lxml import etree
@@ -110,16 +111,8 @@ def _sheet(package: Package, part: str, title: str, shared: _Shared, out: Pages)
                 continue
             told = attribute(element, "r")
             row_number = int(told) if told.isdigit() else row_number + 1
-            cells: dict[int, str] = {}
-            column = 0
-            for cell in element:
-                if local(cell) != "c":
-                    continue
-                column = _column(cell.get("r")) or column + 1
-                text, computed = _value(cell, shared)
-                uncomputed += not computed
-                if text and column <= MOST_COLUMN:
-                    cells[column] = text
+            cells, missing = _row(element, shared)
+            uncomputed += missing
             sheet.row(row_number, cells)
     except LimitReached as limit:
         full = limit.reason
@@ -133,18 +126,33 @@ def _sheet(package: Package, part: str, title: str, shared: _Shared, out: Pages)
         raise LimitReached(full)
 
 
-def _value(cell: etree._Element, shared: _Shared) -> tuple[str, bool]:
+def _row(row: etree._Element, shared: _Shared) -> tuple[dict[int, str], int]:
+    """({column: text}, formulas without a result). Tags are compared as a whole: this runs for every cell."""
+    space = row.tag[: -len("row")]
+    cell_tag, value_tag, formula_tag, inline_tag = space + "c", space + "v", space + "f", space + "is"
+    cells: dict[int, str] = {}
+    column = uncomputed = 0
+    for cell in row.iterchildren(cell_tag):
+        column = _column(cell.get("r")) or column + 1
+        value = formula = None
+        inline = ""
+        for inner in cell:
+            if inner.tag == value_tag:
+                value = inner.text
+            elif inner.tag == formula_tag:
+                formula = inner.text
+            elif inner.tag == inline_tag:
+                inline = _rich_text(inner)
+        text, computed = (inline, True) if inline else _value(cell, value, formula, shared)
+        uncomputed += not computed
+        if text and column <= MOST_COLUMN:
+            cells[column] = text
+    return cells, uncomputed
+
+
+def _value(cell: etree._Element, value: str | None, formula: str | None, shared: _Shared) -> tuple[str, bool]:
     """(what the cell shows, whether its formula's result is known)."""
     kind = cell.get("t", "n")
-    value = formula = None
-    for inner in cell:
-        match local(inner):
-            case "v":
-                value = inner.text
-            case "f":
-                formula = inner.text
-            case "is":
-                return _rich_text(inner), True
     if value is None:
         return (f"={formula}", False) if formula else ("", True)
     match kind:
@@ -166,16 +174,27 @@ def _value(cell: etree._Element, shared: _Shared) -> tuple[str, bool]:
     style = cell.get("s", "0")
     place = int(style) if style.isdigit() else 0
     if place < len(shared.formats) and (code := shared.formats[place]) != "General":
-        return formatter(code, shared.from_1904)(number), True
+        return _shown(code, shared.from_1904, number), True
     return general(number), True
+
+
+@lru_cache(maxsize=50_000)
+def _shown(code: str, from_1904: bool, number: float) -> str:
+    """Columns hold the same dates and prices again and again."""
+    return formatter(code, from_1904)(number)
 
 
 def _column(reference: str | None) -> int:
     """ "AB12" -> 28; 0 where it is not said."""
+    return _column_number((reference or "").rstrip("0123456789"))
+
+
+@lru_cache(maxsize=20_000)
+def _column_number(letters: str) -> int:
     number = 0
-    for char in reference or "":
-        if not "A" <= char <= "Z":
-            break
+    for char in letters:
+        if not "A" <= char <= "Z" or number > MOST_COLUMN:
+            return 0
         number = 26 * number + ord(char) - 64
     return number
 
