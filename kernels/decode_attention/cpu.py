@@ -15,6 +15,7 @@ from numba import prange
 from kernels.block_index import BlockIndex
 from kernels.cpu_floats import exp_negative, half, widen
 from kernels.cpu_jit import jit, parallel_lock
+from kernels.cpu_vectors import add_weighted, dot
 from kernels.decode_attention.paged import PAGE, PagedKv
 
 SEGMENT_PAGES = 8  # at most; segments of a list are of equal length, so that threads have equal work
@@ -91,59 +92,27 @@ def _codes(rows, bits, float8, float8_table, count, tile):
 
 
 @jit()
+def _widen(rows, count, tile):
+    """The first `count` entries of an exact page [64, d] as float32 into tile."""
+    for j in range(count):
+        for i in range(tile.shape[1]):
+            tile[j, i] = widen(rows[j, i])
+
+
+@jit()
 def _scores(tile, count, query, scores):
     """The products of the first `count` rows of tile [64, d] with query [group, d] -> scores [group, 64]."""
     group, d = query.shape
     for j in range(count):
         for g in range(group):
-            score = np.float32(0)
-            for i in range(d):
-                score += tile[j, i] * query[g, i]
-            scores[g, j] = score
+            scores[g, j] = dot(tile, j, query, g, d)
 
 
 @jit()
-def _exact_scores(rows, count, query, scores, row):
-    """As `_scores`, of entries of an exact page: each row is widened into `row` [d] and used at once."""
-    group, d = query.shape
-    for j in range(count):
-        for i in range(d):
-            row[i] = widen(rows[j, i])
-        for g in range(group):
-            score = np.float32(0)
-            for i in range(d):
-                score += row[i] * query[g, i]
-            scores[g, j] = score
-
-
-@jit()
-def _add(tile, first, count, weights, out):
-    """out [group, d] += weights [group, 64] times `count` rows of `tile`, for columns of the weights from `first` on.
-
-    Four rows at a time: `out` is loaded and stored less often.
-    """
-    group, d = out.shape
-    for j in range(0, count - 3, 4):
-        for g in range(group):
-            a, b = weights[g, first + j], weights[g, first + j + 1]
-            c, e = weights[g, first + j + 2], weights[g, first + j + 3]
-            for i in range(d):
-                out[g, i] += a * tile[j, i] + b * tile[j + 1, i] + c * tile[j + 2, i] + e * tile[j + 3, i]
-    for j in range(count // 4 * 4, count):
-        for g in range(group):
-            for i in range(d):
-                out[g, i] += weights[g, first + j] * tile[j, i]
-
-
-@jit()
-def _exact_add(rows, count, weights, out, tile):
-    """As `_add`, of entries of an exact page, four of which are widened at a time."""
-    for first in range(0, count, 4):
-        some = min(4, count - first)
-        for j in range(some):
-            for i in range(tile.shape[1]):
-                tile[j, i] = widen(rows[first + j, i])
-        _add(tile, first, some, weights, out)
+def _add(tile, count, weights, out):
+    """out [group, d] += weights [group, 64] times the first `count` rows of tile."""
+    for g in range(out.shape[0]):
+        add_weighted(out, g, tile, 0, count, weights, g, 0)
 
 
 @jit()
@@ -174,13 +143,13 @@ def _segment(
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale
-            _exact_scores(keys[head, place * PAGE : place * PAGE + count], count, query, scores, tile[0])
+            _widen(keys[head, place * PAGE : place * PAGE + count], count, tile)
         else:
             _codes(key_codes[head, number], key_bits, float8, float8_table, count, tile)
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale * half(key_scale[head, number, i])
-            _scores(tile, count, query, scores)
+        _scores(tile, count, query, scores)
         for g in range(group):
             shift = np.float32(0)
             if place < 0 and not float8:
@@ -207,7 +176,7 @@ def _segment(
             total[g] += weight_sum
             page_sum[entry, g] = weight_sum
         if place >= 0:
-            _exact_add(values[head, place * PAGE : place * PAGE + count], count, scores, out, tile)
+            _widen(values[head, place * PAGE : place * PAGE + count], count, tile)
         else:
             _codes(value_codes[head, number], bits, float8, float8_table, count, tile)
             scales = value_scale[head, number]
@@ -219,7 +188,7 @@ def _segment(
                     scores[g, j] *= half(scales[0 if float8 else j])
                 for i in range(d):
                     out[g, i] += shift
-            _add(tile, 0, count, scores, out)
+        _add(tile, count, scores, out)
     for g in range(group):
         for i in range(d):
             out[g, i] /= total[g]

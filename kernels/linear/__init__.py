@@ -3,6 +3,7 @@
 from kernels.linear.fp8 import Fp8Weight, fp8_product_is_available, pack_fp8
 from kernels.linear.gated import gate_up_swiglu
 from kernels.linear.int4 import Int4GroupWeight, pack_int4_groups
+from kernels.linear.nibbles import NibbleWeight, pack_nibbles
 from kernels.linear.reference import (
     INT4_GROUPS,
     DenseWeight,
@@ -24,6 +25,7 @@ __all__ = [
     "Int4GroupWeight",
     "Int4Weight",
     "Int8Weight",
+    "NibbleWeight",
     "Weight",
     "activation_dtype",
     "fp8_product_is_available",
@@ -35,4 +37,5 @@ __all__ = [
     "pack_int4",
     "pack_int4_groups",
     "pack_int8",
+    "pack_nibbles",
 ]

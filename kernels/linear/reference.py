@@ -14,6 +14,7 @@ from torch.nn import functional
 from kernels import cpu_jit, triton_jit
 from kernels.linear.fp8 import Fp8Weight, fp8_linear
 from kernels.linear.int4 import Int4GroupWeight, int4_group_linear
+from kernels.linear.nibbles import GROUP, NibbleWeight, nibble_linear, pack_nibbles
 
 _FEW_ROWS = 8
 DENSE_MATVEC = True  # few rows of bfloat16 weights on a GPU through our own kernel, not through cuBLAS
@@ -47,7 +48,7 @@ class Int4Weight:
     bias: torch.Tensor | None = None
 
 
-Weight = DenseWeight | Int8Weight | Int4Weight | Fp8Weight | Int4GroupWeight
+Weight = DenseWeight | Int8Weight | Int4Weight | NibbleWeight | Fp8Weight | Int4GroupWeight
 
 
 def activation_dtype(w: Weight) -> torch.dtype:
@@ -57,6 +58,8 @@ def activation_dtype(w: Weight) -> torch.dtype:
             return w.weight.dtype
         case Int8Weight():
             return torch.float32 if _compiled(w.codes) else torch.bfloat16
+        case NibbleWeight():
+            return torch.float32
         case Int4Weight() | Fp8Weight() | Int4GroupWeight():
             return torch.bfloat16
 
@@ -90,6 +93,8 @@ def linear(x: torch.Tensor, w: Weight) -> torch.Tensor:
             y = cpu.int8_linear(x.float(), w.codes, w.scales)
         case Int8Weight():
             y = torch.ops.aten._weight_int8pack_mm(x.to(torch.bfloat16), w.codes, w.scales)
+        case NibbleWeight():
+            y = nibble_linear(x.float(), w)
         case Int4Weight():
             y = torch.ops.aten._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), w.codes, w.group, w.scales_and_zeros)
     return y if w.bias is None else y + w.bias
@@ -105,10 +110,13 @@ def pack_int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Int8Wei
 
 def pack_int4(
     codes: torch.Tensor, scales: torch.Tensor, minimums: torch.Tensor, group: int, bias: torch.Tensor | None = None
-) -> Int4Weight:
-    """codes [out, in] from 0 to 15; scales and minimums [out, in / group]: weight = code * scale + minimum."""
+) -> Int4Weight | NibbleWeight:
+    """codes [out, in] from 0 to 15; scales and minimums [out, in / group]: weight = code * scale + minimum. For our own
+    kernel where numba compiles, else for torch's."""
     if group not in INT4_GROUPS:
         raise ValueError(f"group: got {group}, need one of {INT4_GROUPS}")
+    if cpu_jit.available() and codes.shape[1] % GROUP == 0:
+        return pack_nibbles(codes, scales, minimums, group, bias)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).contiguous(), 1)
     rounded = scales.to(torch.bfloat16)
     # The kernel centres codes at 8; the zero takes that back, from the scale as rounded.
