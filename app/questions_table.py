@@ -270,3 +270,17 @@ FORMATS: dict[str, tuple[str, Callable[[Iterable[TableRow]], str]]] = {
     "jsonl": ("application/jsonl", as_json_lines),
 }
 """File endings of a table, each with its media type and its writer."""
+
+
+def table_file(app: App, message_id: str, ending: str) -> tuple[str, str] | None:
+    """(media type, text) of a stored table; None for an unknown ending, or a message that is not there or has none."""
+    from storage import StorageError
+
+    if ending not in FORMATS:
+        return None
+    try:
+        table = table_from(app.library.message(message_id).details)
+    except StorageError:
+        return None
+    media_type, write = FORMATS[ending]
+    return (media_type, write(table.rows)) if table is not None else None

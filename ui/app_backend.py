@@ -9,11 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app import assistant, conversations, documents
+from app import assistant, conversations, documents, questions_table
 from app.errors import AppError
 from app.pages import PageChoice
 from app.paths import Paths
 from app.plan import choose_reading
+from app.ready_questions import ready_questions
 from app.sample import QUESTIONS, SAMPLE_PDF
 from ui.backend import ConversationLike, DocumentView, FitView, MessageLike, ModelView, Progress, ReadingChoice, Sample
 from ui.strings import text
@@ -31,6 +32,7 @@ class AppBackend:
     def __init__(self, app: App) -> None:
         self.app = app
         self._notes: dict[str, tuple[str, ...]] = {}
+        self._suggestions: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count-tokens")
         self._counts: dict[tuple[str, ...], Future[None]] = {}
 
@@ -45,7 +47,7 @@ class AppBackend:
             label=text("status.demo_name") if model.is_demo else model.label,
             profile=self.app.profile,
             context=self.app.context,
-            reading="whole" if reading == "whole" else "passages",
+            reading="passages" if reading == "none" else reading,
             demo=model.is_demo,
         )
 
@@ -116,6 +118,19 @@ class AppBackend:
 
     def retry(self, conversation_id: str, reading: ReadingChoice, pages: str) -> Job:
         return conversations.regenerate(self.app, conversation_id, reading=reading, pages=_choice(pages))
+
+    def ask_table(self, conversation_id: str, listed: str, reading: ReadingChoice) -> Job:
+        questions = questions_table.read_questions(listed)
+        return questions_table.answer_table(self.app, conversation_id, questions, reading=reading)
+
+    def table_file(self, message_id: str, ending: str) -> tuple[str, str] | None:
+        return questions_table.table_file(self.app, message_id, ending)
+
+    def suggestions(self, conversation_id: str) -> Sequence[str]:
+        key = tuple(document.id for document in self.app.library.documents(conversation_id))
+        if key not in self._suggestions:
+            self._suggestions[key] = ready_questions(self.app, conversation_id)
+        return self._suggestions[key]
 
     def current(self, conversation_id: str) -> Job | None:
         return self.app.engine_service.current(conversation_id)

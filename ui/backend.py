@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from app.turn import TurnState
 
-ReadingChoice = Literal["passages", "whole"]
+ReadingChoice = Literal["passages", "whole", "parts"]
 Progress = Callable[[int, int], None]
 
 
@@ -131,6 +131,18 @@ class Backend(Protocol):
     def ask(self, conversation_id: str, question: str, reading: ReadingChoice, pages: str) -> JobLike: ...
     def retry(self, conversation_id: str, reading: ReadingChoice, pages: str) -> JobLike:
         """Answers the last question once more; the new answer takes the place of the old one."""
+        ...
+
+    def ask_table(self, conversation_id: str, listed: str, reading: ReadingChoice) -> JobLike:
+        """Answers many questions, one a line, as a table. Raises AppError for a list that cannot be used."""
+        ...
+
+    def table_file(self, message_id: str, ending: str) -> tuple[str, str] | None:
+        """(media type, text) of a stored table as csv, md or jsonl."""
+        ...
+
+    def suggestions(self, conversation_id: str) -> Sequence[str]:
+        """A few questions worth asking of its documents."""
         ...
 
     def current(self, conversation_id: str) -> JobLike | None: ...

@@ -43,7 +43,7 @@ class Chat:
         return {
             **self.open(asked),
             "reading": gr.update(value=reading),
-            "pages": gr.update(visible=reading == "whole"),
+            "pages": gr.update(visible=reading != "passages"),
         }
 
     def open(self, conversation_id: str, search: str = "", notice: str = "") -> Updates:
@@ -61,10 +61,24 @@ class Chat:
             return {"notice": self.screen.notice(text("ask.still_reading")), **_follow()}
         try:
             conversation_id = conversation_id or self.backend.new_conversation()
-            self.backend.ask(conversation_id, question, reading, pages.strip() if reading == "whole" else "")
+            self.backend.ask(conversation_id, question, reading, pages.strip() if reading != "passages" else "")
         except Exception as error:
             return {**self.open(conversation_id, search), "notice": _problem(error)}
         return {**self.open(conversation_id, search), "question": ""}
+
+    def ask_many(self, conversation_id: str, listed: str, reading: ReadingChoice, search: str) -> Updates:
+        """Sends a list of questions. It stays in its box when it cannot be sent now."""
+        if conversation_id and self.backend.current(conversation_id) is not None:
+            return {"notice": self.screen.notice(text("ask.busy")), **_follow()}
+        if any(upload.busy for upload in self.uploads.of(conversation_id)):
+            return {"notice": self.screen.notice(text("ask.still_reading")), **_follow()}
+        try:
+            if not self._existing(conversation_id):
+                return {"notice": self.screen.notice(text("many.no_document"))}
+            self.backend.ask_table(conversation_id, listed, reading)
+        except Exception as error:
+            return {"notice": _problem(error)}
+        return {**self.open(conversation_id, search), "listed": "", "many": gr.update(visible=False)}
 
     def stop(self, conversation_id: str) -> None:
         job = self.backend.current(conversation_id) if conversation_id else None
@@ -136,8 +150,11 @@ class Chat:
                 return self._retry(conversation_id, "passages", "", search)
             case "retry-whole" | "retry-pages":
                 return self._retry(conversation_id, "whole", typed, search)
+            case "retry-parts":
+                return self._retry(conversation_id, "parts", "", search)
             case "retry-same":
-                return self._retry(conversation_id, "whole" if value == "whole" else "passages", "", search)
+                same: ReadingChoice = "whole" if value == "whole" else "parts" if value == "parts" else "passages"
+                return self._retry(conversation_id, same, "", search)
         return {}
 
     async def watch(self, conversation_id: str, search: str) -> AsyncIterator[Updates]:

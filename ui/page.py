@@ -8,12 +8,13 @@ from typing import Any
 import gradio as gr
 
 from ui.chat import Chat
+from ui.parts import build_panel, list_from_file
 from ui.screen import Updates
 from ui.strings import text
 
 PARTS = (
     "conversation", "follow", "action", "side", "top", "history", "live", "notice", "tray",
-    "question", "reading", "pages", "send", "stop", "status",
+    "question", "reading", "pages", "send", "stop", "status", "many", "listed",
 )  # fmt: skip
 
 
@@ -47,14 +48,16 @@ def build_page(chat: Chat) -> gr.Blocks:
                 with gr.Column(elem_id="ub-dock"):
                     parts["notice"] = _markup("ub-notice")
                     parts["tray"] = _markup("ub-tray")
-                    attach = _composer(parts)
+                    panel = build_panel(parts)
+                    attach, many = _composer(parts)
                     parts["status"] = _markup("ub-status")
-        _wire(page, chat, parts, new, search, attach, edits)
+        leads = _wire(page, chat, parts, new, search, attach, edits)
+        _wire_many(chat, parts, search, many, panel, leads)
         del theme  # app.js acts on it
     return page
 
 
-def _composer(parts: dict[str, Any]) -> gr.UploadButton:
+def _composer(parts: dict[str, Any]) -> tuple[gr.UploadButton, gr.Button]:
     with gr.Column(elem_id="ub-composer"):
         parts["question"] = gr.Textbox(
             label=text("ask.label"), placeholder=text("ask.placeholder"), show_label=False, container=False,
@@ -63,16 +66,17 @@ def _composer(parts: dict[str, Any]) -> gr.UploadButton:
         with gr.Row(elem_id="ub-controls"):
             attach = gr.UploadButton(text("doc.attach"), file_count="multiple", elem_id="ub-attach", scale=0)
             parts["reading"] = gr.Radio(
-                [(text("ask.passages"), "passages"), (text("ask.whole"), "whole")], value="passages",
+                [(text(f"ask.{name}"), name) for name in ("passages", "whole", "parts")], value="passages",
                 label=text("ask.reading"), show_label=False, container=False, elem_id="ub-reading",
             )  # fmt: skip
             parts["pages"] = gr.Textbox(
                 label=text("ask.pages"), placeholder=text("ask.pages_placeholder"), show_label=False, container=False,
                 max_lines=1, visible=False, elem_id="ub-pages",
             )  # fmt: skip
+            many = gr.Button(text("many.open"), elem_id="ub-many-open", scale=0)
             parts["send"] = gr.Button(text("ask.send"), elem_id="ub-send", variant="primary", scale=0)
             parts["stop"] = gr.Button(text("ask.stop"), elem_id="ub-stop", visible=False, scale=0)
-    return attach
+    return attach, many
 
 
 def _wire(
@@ -83,7 +87,7 @@ def _wire(
     search: gr.Textbox,
     attach: gr.UploadButton,
     edits: gr.Textbox,
-) -> None:
+) -> tuple[Callable[..., Callable[..., dict[Any, Any]]], dict[str, Any]]:
     everything = [parts[name] for name in PARTS]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     conversation = parts["conversation"]
@@ -126,5 +130,29 @@ def _wire(
     edits.submit(named(chat.edit), [edits, conversation, search], trigger_mode="multiple", **listing)
     parts["stop"].click(chat.stop, [conversation], None, queue=False, **quiet)
     parts["reading"].change(
-        lambda reading: gr.update(visible=reading == "whole"), parts["reading"], parts["pages"], queue=False, **quiet
+        lambda reading: gr.update(visible=reading != "passages"), parts["reading"], parts["pages"], queue=False, **quiet
+    )
+    return named, leads
+
+
+def _wire_many(
+    chat: Chat,
+    parts: dict[str, Any],
+    search: gr.Textbox,
+    many: gr.Button,
+    panel: tuple[gr.UploadButton, gr.Button, gr.Button],
+    wiring: tuple[Callable[..., Callable[..., dict[Any, Any]]], dict[str, Any]],
+) -> None:
+    """The panel for many questions at once."""
+    named, leads = wiring
+    take, send, close = panel
+    quiet: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+    many.click(lambda: gr.update(visible=True), None, parts["many"], **quiet)
+    close.click(lambda: gr.update(visible=False), None, parts["many"], **quiet)
+    take.upload(list_from_file, take, parts["listed"], **quiet)
+    send.click(
+        named(chat.ask_many),
+        [parts["conversation"], parts["listed"], parts["reading"], search],
+        trigger_mode="once",
+        **leads,
     )

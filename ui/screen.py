@@ -6,12 +6,13 @@ nothing. The browser holds nothing but the conversation's id.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from app.turn import TurnState
-from ui.backend import Backend, FitView
+from ui.backend import Backend, FitView, Sample
 from ui.render.documents import render_tray
 from ui.render.html import escape, one_line
 from ui.render.messages import render_empty, render_history, render_live
@@ -82,7 +83,9 @@ class Screen:
         if not documents:
             return render_empty(sample, "new")
         is_sample = sample is not None and all(document.name == sample.path.name for document in documents)
-        return render_empty(sample if is_sample else None, "ready")
+        if is_sample:
+            return render_empty(sample, "ready")
+        return render_empty(Sample(Path(), tuple(self.backend.suggestions(conversation_id))), "ready")
 
     def _fit(self, conversation_id: str) -> FitView | None:
         return self.backend.fit(conversation_id) if conversation_id else None

@@ -124,6 +124,7 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
 
     from ui.chat import Chat
     from ui.page import build_page
+    from ui.parts import add_table_files
 
     page = build_page(Chat(backend, uploads))
     # Gradio looks at its queue a thousand times a second while idle; the engine needs that time more.
@@ -131,6 +132,7 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
     page._queue.progress_update_sleep_when_free = 0.5
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/ui", StaticFiles(directory=STATIC), name="ui")
+    add_table_files(app, backend)
     system_fonts = ("ui-sans-serif", "system-ui", "sans-serif")
     return gr.mount_gradio_app(
         app,

@@ -8,6 +8,8 @@ from typing import Any
 
 from app.errors import DoesNotFit
 from app.evidence import Evidence, read_evidence
+from app.parts_state import PartsState, parts_from
+from app.questions_table import TableState, table_from
 from app.turn import TurnState
 from ui.backend import MessageLike
 
@@ -62,6 +64,10 @@ class AnswerView:
     error: ErrorView | None = None
     stats: StatsView | None = None
     reading: str = ""
+    task: str = "question"
+    parts: PartsState | None = None
+    table: TableState | None = None
+    message_id: str = ""
 
 
 _STATES = {"done": "complete", "stopped": "stopped", "failed": "failed"}
@@ -82,6 +88,10 @@ def answer_of_state(state: TurnState) -> AnswerView:
         error=error,
         stats=_stats(state.stats.as_dict()) if state.stats else None,
         reading=state.reading,
+        task=state.task,
+        parts=state.parts,
+        table=state.table,
+        message_id=state.message_id,
     )
 
 
@@ -107,6 +117,10 @@ def answer_of_message(message: MessageLike) -> AnswerView:
         error=_error(details.get("error")),
         stats=_stats(details.get("stats")),
         reading=str(details.get("reading") or ""),
+        task=str(details.get("task") or "question"),
+        parts=parts_from(details),
+        table=table_from(details),
+        message_id=message.id,
     )
 
 

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from app.citations import Citation
 from app.errors import AppError, BadInput, Cancelled, DoesNotFit, PasswordNeeded
 from app.evidence import DocumentLook, Evidence, SentenceLook
+from app.parts_state import PartsState, PartState
+from app.parts_text import so_far
+from app.questions_table import FORMATS, TableRow, TableState, read_questions, table_from
 from app.turn import Passage, TurnState, TurnStats
 from app.words import sentences
 from ui.backend import DocumentView, FitView, ModelView, Sample
@@ -88,6 +92,8 @@ PASSAGE = (
 
 class FakeBackend:
     """step: seconds between two states of a turn."""
+
+    plans = None
 
     def __init__(self, temp_dir: Path, sample: Path | None = None, step: float = 0.05) -> None:
         self._temp = temp_dir
@@ -178,6 +184,71 @@ class FakeBackend:
     def counting(self, conversation_id: str) -> bool:
         return False
 
+    def suggestions(self, conversation_id: str) -> tuple[str, ...]:
+        return ("Summarize this document.", "What does the document say about “Cleaning”?")
+
+    def ask_table(self, conversation_id: str, listed: str, reading: str) -> FakeJob:
+        questions = read_questions(listed)
+        answer_id = f"m{next(self._ids)}"
+        table = TableState(questions)
+        self._messages[conversation_id] += [
+            FakeMessage(f"m{next(self._ids)}", "user", "\n".join(questions), details={"questions": len(questions)}),
+            FakeMessage(answer_id, "assistant", "", "streaming"),
+        ]
+        job = FakeJob(conversation_id, TurnState("queued", message_id=answer_id, table=table))
+        self._jobs[conversation_id] = job
+        threading.Thread(target=self._run_table, args=(job, table), daemon=True).start()
+        return job
+
+    def table_file(self, message_id: str, ending: str) -> tuple[str, str] | None:
+        if ending not in FORMATS:
+            return None
+        every = [message for messages in self._messages.values() for message in messages]
+        for message in every:
+            table = table_from(message.details) if message.id == message_id else None
+            if table is not None:
+                media_type, write = FORMATS[ending]
+                return media_type, write(table.rows)
+        return None
+
+    def _run_table(self, job: FakeJob, table: TableState) -> None:
+        for number, question in enumerate(table.questions, 1):
+            if job.cancelled.wait(self.step):
+                break
+            if number == 3:
+                self._pause("rows", job.cancelled)
+                if job.cancelled.is_set():
+                    break
+            quote = PASSAGE[:40]
+            cited = (Citation("d1", "manual.pdf", number, "", quote, "verified" if number % 2 else "attributed"),)
+            row = TableRow(question, f"Answer <b>{number}</b> | with a bar.", cited)
+            table = replace(table, rows=(*table.rows, row))
+            job.state = replace(job.state, phase="answering", table=table)
+        complete = len(table.rows) == len(table.questions)
+        self._end(job, "done" if complete else "stopped", table=table)
+
+    def _read_parts(self, job: FakeJob, show: Any, name: str) -> bool:
+        """Twelve windows of ten pages, with something in the third and the seventh; False when stopped."""
+        parts = [
+            PartState(n + 1, "d1", name, tuple(range(10 * n + 1, 10 * n + 11)), key=f"k{n}") for n in range(12)
+        ]
+        for n in range(12):
+            parts[n] = replace(parts[n], state="asking")
+            if show(
+                phase="reading", reading="parts", parts=PartsState(tuple(parts), 2), read_done=1000 * n,
+                read_total=12000, eta_s=12.0 - n,
+            ):  # fmt: skip
+                return False
+            if n == 4:
+                self._pause("parts", job.cancelled)
+            if job.cancelled.is_set():
+                return False
+            found = (Citation("d1", name, 10 * n + 4, "", PASSAGE[:75], "verified"),) if n in (2, 6) else ()
+            parts[n] = replace(parts[n], state="done", quotes=found)
+            show(parts=PartsState(tuple(parts), 2))
+        show(parts=PartsState(tuple(parts), 2, level=1), read_done=0, read_total=100)
+        return True
+
     def current(self, conversation_id: str) -> FakeJob | None:
         job = self._jobs.get(conversation_id)
         return job if job is not None and not job.state.finished else None
@@ -225,7 +296,10 @@ class FakeBackend:
         found = tuple(Passage("d1", name, page, str(page), PASSAGE, 9.0 - page) for page in (4, 11, 12, 17, 18))
         if show(phase="reading", passages=found, read_total=6150):
             return self._end(job, "stopped")
-        for done in range(0, 6151, 615):
+        if reading == "parts" and not self._read_parts(job, show, name):
+            assert job.state.parts is not None
+            return self._end(job, "stopped", answer=so_far(job.state.parts))
+        for done in range(0, 6151, 615) if reading != "parts" else ():
             if show(read_done=done, eta_s=(6150 - done) / 600):
                 return self._end(job, "stopped")
             if done == 1845:
@@ -258,6 +332,9 @@ class FakeBackend:
             "evidence": state.evidence.to_dict() if state.evidence else None,
             "stats": state.stats.as_dict() if state.stats else None,
             "reading": state.reading,
+            "parts": state.parts.rows() if state.parts else None,
+            "parts_without_text": state.parts.without_text if state.parts else 0,
+            "table": state.table.as_dict() if state.table else None,
         }
         if state.error is not None:
             details["error"] = {

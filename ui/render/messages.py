@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from app.report import NO_PAGE
@@ -11,6 +12,8 @@ from ui.backend import MessageLike, Sample
 from ui.render.evidence import marks_of, render_evidence
 from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
 from ui.render.markdown import render_markdown
+from ui.render.parts import render_parts, render_parts_progress
+from ui.render.table import render_table, render_table_progress
 from ui.strings import count, text
 from ui.views import AnswerView, CitationView, ErrorView, PassageView, answer_of_message, answer_of_state
 
@@ -33,7 +36,7 @@ def render_live(state: TurnState | None) -> str:
     if state is None:
         return one_line("")
     view = answer_of_state(state)
-    inside = f"{_passages(view.passages, is_open=True)}{_progress(state)}{_body(view, newest=True)}"
+    inside = f"{_passages(view, is_open=True)}{_progress(state)}{_body(view, newest=True)}"
     return one_line(f'<article class="ub-message ub-answer ub-live">{hear(text("turn.app"))}{inside}</article>')
 
 
@@ -66,7 +69,7 @@ def _message(message: MessageLike, newest: bool) -> str:
             f'<div class="ub-bubble">{escape(message.text)}</div></article>'
         )
     view = answer_of_message(message)
-    inside = f"{_passages(view.passages, is_open=newest)}{_body(view, newest)}"
+    inside = f"{_passages(view, is_open=newest)}{_body(view, newest)}"
     return f'<article class="ub-message ub-answer">{hear(text("turn.app"))}{inside}</article>'
 
 
@@ -77,7 +80,9 @@ def _body(view: AnswerView, newest: bool) -> str:
             f'<details class="ub-thinking"><summary>{escape(text("turn.thinking"))}</summary>'
             f"<div>{escape(view.thinking)}</div></details>"
         )
-    if view.text:
+    if view.table is not None:
+        parts.append(render_table(view.table, view.message_id))
+    elif view.text:
         marks = marks_of(view.evidence) if newest else ()
         parts.append(f'<div class="ub-text">{render_markdown(view.text, marks)}</div>')
     notes = list(view.warnings)
@@ -88,11 +93,13 @@ def _body(view: AnswerView, newest: bool) -> str:
     if view.stats is not None and view.stats.finish_reason == "length":
         notes.append(text("turn.cut"))
     parts.extend(f'<p class="ub-note">{escape(note)}</p>' for note in notes)
+    if view.parts is not None and view.state != "streaming":
+        parts.append(render_parts(view.parts))
     parts.append(_sources(view.citations))
     parts.append(render_evidence(view.evidence, newest))
     if view.error is not None:
         parts.append(_error(view.error, newest))
-    if newest and view.state != "streaming":
+    if newest and view.state != "streaming" and view.table is None:
         parts.append(_tools(view))
     return "".join(parts)
 
@@ -104,14 +111,24 @@ def _tools(view: AnswerView) -> str:
         tools.append(button("copy", "", text("turn.copy"), "ub-tool"))
     if view.reading == "passages":
         tools.append(button("retry-whole", "", text("turn.whole"), "ub-tool"))
+        tools.append(button("retry-parts", "", text("turn.parts"), "ub-tool"))
     if view.error is None or not view.error.does_not_fit:
         tools.append(button("retry-same", view.reading, text("turn.again"), "ub-tool"))
     return f'<div class="ub-tools">{"".join(tools)}</div>'
 
 
-def _passages(passages: Sequence[PassageView], is_open: bool) -> str:
+def _passages(view: AnswerView, is_open: bool) -> str:
+    """Best passages; for a task about the whole text its key sentences, all of them in order."""
+    passages = view.passages
     if not passages:
         return ""
+    if view.task != "question":
+        rows = "".join(map(_passage, passages))
+        return (
+            f'<details class="ub-passages"{" open" if is_open else ""}>'
+            f"<summary>{escape(text('turn.key_sentences'))}</summary>"
+            f'<ol class="ub-passage-list ub-key-sentences">{rows}</ol></details>'
+        )
     first = "".join(map(_passage, passages[:SHOWN_PASSAGES]))
     rest = passages[SHOWN_PASSAGES:]
     more = ""
@@ -173,7 +190,8 @@ def _error(error: ErrorView, newest: bool) -> str:
     if newest:
         more = (
             '<div class="ub-choices">'
-            + button("retry-passages", "", text("fit.passages"), "ub-primary")
+            + button("retry-parts", "", text("fit.parts"), "ub-primary")
+            + button("retry-passages", "", text("fit.passages"), "ub-quiet")
             + '<span class="ub-form" role="group"><input class="ub-input" type="text" name="pages" '
             f'title="{escape(text("fit.pages"))}" '
             f'placeholder="{escape(text("fit.pages_placeholder"))}">'
@@ -185,6 +203,14 @@ def _error(error: ErrorView, newest: bool) -> str:
 
 def _progress(state: TurnState) -> str:
     """What the engine is doing until the first words come."""
+    if state.table is not None and state.table.current and not state.finished:
+        return render_table_progress(state, state.table, _turn_progress(replace(state, table=None)))
+    return _turn_progress(state)
+
+
+def _turn_progress(state: TurnState) -> str:
+    if state.parts is not None and state.phase in ("reading", "answering") and not state.answer:
+        return render_parts_progress(state, state.parts)
     if state.finished or state.phase == "answering":
         return "" if state.answer or state.thinking or state.finished else _busy(text("turn.answering"))
     if state.phase == "queued":
