@@ -45,15 +45,15 @@ class Flow:
             return
         if not self._numbered and self._length > SMALL:
             self._close()
-        if not self._lines:
+        if not self._lines or not self._first:
             self._first = title
         self._pages.mark(title, level)
         self._title = title
         self._put("\n" + title if self._lines else title)
 
     def text(self, paragraph: str) -> None:
-        paragraph = clean(paragraph).strip("\n")
-        if not paragraph.strip():
+        paragraph = clean(paragraph).strip("\n").rstrip()
+        if not paragraph:
             return
         for piece in pieces(paragraph, self._most):
             self._make_room(len(piece))

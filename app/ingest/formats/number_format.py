@@ -139,11 +139,8 @@ def _is_date(tokens: Tokens) -> bool:
 def _date(tokens: Tokens, value: float, from_1904: bool) -> str:
     if not 0 <= value < _MOST_SERIAL:
         return general(value)
-    whole_seconds = not any(kind == "digit" for kind, _ in tokens)
-    has_seconds = any(kind in ("date", "elapsed") and part[0] == "s" for kind, part in tokens)
-    milliseconds = round(value * 86_400_000)
-    if whole_seconds or not has_seconds:
-        milliseconds = round(milliseconds / 1000) * 1000
+    step = 10 ** (3 - min(3, sum(kind == "digit" for kind, _ in tokens)))  # milliseconds that are shown
+    milliseconds = round(value * 86_400_000 / step) * step
     start = datetime(1904, 1, 1) if from_1904 else datetime(1899, 12, 30 if value >= 60 else 31)
     moment = start + timedelta(milliseconds=milliseconds)
     twelve = any(kind == "half" for kind, _ in tokens)

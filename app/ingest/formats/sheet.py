@@ -52,9 +52,9 @@ class Sheet:
             header = _header(block)
             page.header = ""
             for place, (number, cells) in enumerate(block):
-                page.put(number, tables.BETWEEN.join(cells).rstrip())
+                page.put(number, tables.row_text(cells))
                 if place == header:
-                    page.header = tables.BETWEEN.join(cells).rstrip()
+                    page.header = tables.row_text(cells)
         page.close()
         for place, part in enumerate(pieces("\n".join(extras), PAGE_CHARACTERS)):
             self._out.add(f"{self._label}, notes" + (f" ({place + 1})" if place else ""), part)

@@ -76,9 +76,14 @@ def lines(table: Sequence[Sequence[str]]) -> list[str]:
     table = [[cell_text(cell) for cell in row] for row in table]
     width = max(map(len, table), default=0)
     used = [column for column in range(width) if any(column < len(row) and row[column] for row in table)]
-    return [
-        BETWEEN.join(row[column] if column < len(row) else "" for column in used).rstrip() for row in table if any(row)
-    ]
+    rows = [[row[column] if column < len(row) else "" for column in used] for row in table]
+    return [row_text(row) for row in rows if any(row)]
+
+
+def row_text(cells: Sequence[str]) -> str:
+    """Cells on one line, without the empty ones at its end."""
+    last = max((place for place, cell in enumerate(cells) if cell), default=-1)
+    return BETWEEN.join(cells[: last + 1]).rstrip()
 
 
 def looks_like_header(row: Sequence[str], width: int) -> bool:

@@ -128,7 +128,7 @@ def _sheet(package: Package, part: str, title: str, shared: _Shared, out: Pages)
 
 def _row(row: etree._Element, shared: _Shared) -> tuple[dict[int, str], int]:
     """({column: text}, formulas without a result). Tags are compared as a whole: this runs for every cell."""
-    space = row.tag[: -len("row")]
+    space = str(row.tag)[: -len("row")]
     cell_tag, value_tag, formula_tag, inline_tag = space + "c", space + "v", space + "f", space + "is"
     cells: dict[int, str] = {}
     column = uncomputed = 0
