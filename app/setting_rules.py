@@ -63,6 +63,14 @@ def pattern_name(given: object) -> str:
     return name
 
 
+def ocr_languages(given: object) -> str:
+    """Names of tesseract's languages joined by +, or nothing."""
+    name = str(given).strip()
+    if name and not re.fullmatch(r"[A-Za-z][\w/]{1,40}(\+[A-Za-z][\w/]{1,40}){0,5}", name):
+        raise ValueError("need names of languages such as eng or deu+eng, or nothing")
+    return name
+
+
 def device_name(given: object) -> str:
     """auto, cpu, cuda or cuda:N; a bare N is that card."""
     name = str(given).strip()

@@ -20,7 +20,18 @@ from types import MappingProxyType
 from typing import Any
 
 from app.errors import WrongUse
-from app.setting_rules import Parse, choice, device_name, divisor_of_64, number, pattern_name, switch, text, whole
+from app.setting_rules import (
+    Parse,
+    choice,
+    device_name,
+    divisor_of_64,
+    number,
+    ocr_languages,
+    pattern_name,
+    switch,
+    text,
+    whole,
+)
 from app.units import parse_length, parse_size
 
 ENVIRONMENT_PREFIX = "UNABRIDGED_"
@@ -131,6 +142,11 @@ class Settings:
     )
     max_answer_tokens: int = _setting(
         512, whole(1, 2**20, _LENGTH, parse_length), "longest answer, tokens; this room is part of every fit"
+    )
+    ocr: str = _setting(
+        "",
+        ocr_languages,
+        "languages (eng, deu+eng) in which tesseract reads scanned pages of PDFs; empty = scanned pages are only named",
     )
     cache_quota: int | None = _setting(
         None,

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from app.errors import AppError
 from app.ingest.extracted import Extracted, ExtractedFile, ExtractedPage, Limits, OutlineEntry, Skipped, page_ranges
 from app.ingest.files import extractor, identify, printable, read_file
 from app.ingest.folders import Earlier, list_folder, read_folder
+from app.ingest.pool import ahead
 
 __all__ = [
     "Earlier",
@@ -41,12 +42,26 @@ def read(path: Path, **options: Any) -> Extracted:
     return read_folder(path, **options) if Path(path).is_dir() else read_file(path, **options)
 
 
-def read_many(paths: Iterable[Path], **options: Any) -> list[tuple[Path, Extracted | AppError]]:
-    """Each path with what came of it, in the given order: one bad file never stops the others."""
+def read_many(
+    paths: Iterable[Path], *, progress: Callable[[Path, int, int], None] | None = None, **options: Any
+) -> list[tuple[Path, Extracted | AppError]]:
+    """Each path with what came of it, in the given order: one bad file never stops the others.
+
+    As many files are read at once as there are cores; progress(path, done, total) is called in this thread.
+    """
+    wanted = [Path(path) for path in paths]
+
+    def task(path: Path) -> Callable[[Callable[..., None]], Extracted]:
+        return lambda tell: read(path, progress=lambda done, total: tell(path, done, total), **options)
+
     results: list[tuple[Path, Extracted | AppError]] = []
-    for path in paths:
-        try:
-            results.append((path, read(path, **options)))
-        except AppError as error:
-            results.append((path, error))
+    for path, future in zip(wanted, ahead([task(path) for path in wanted], progress or _silent), strict=True):
+        error = future.exception()
+        if error is not None and not isinstance(error, AppError):
+            raise error
+        results.append((path, error if error is not None else future.result()))
     return results
+
+
+def _silent(*_news: object) -> None:
+    """Nobody wants to know how far the reading is."""

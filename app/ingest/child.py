@@ -5,6 +5,7 @@ The child is killed and reaped before `run_child` returns or raises, whatever ha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 from app.errors import BadInput, Cancelled, PasswordNeeded
 from app.ingest.extracted import Limits
+from app.ingest.pool import Flag
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE} | {
     getattr(signal, name) for name in ("SIGBUS", "SIGTRAP") if hasattr(signal, name)
 }
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # thread pools need address space and are not used
 Message = dict[str, Any]
 
 
@@ -49,7 +52,7 @@ def run_child(
     on_message: Callable[[Message], None],
     *,
     limits: Limits,
-    cancel: threading.Event | None = None,
+    cancel: Flag | None = None,
     pass_fds: Sequence[int] = (),
 ) -> None:
     """Run `request` in a child and hand each message to `on_message`, in the calling thread.
@@ -68,7 +71,7 @@ def run_child(
             pass  # the child is gone already: its exit status says why
         _follow(process, lines, on_message, limits, cancel)
     finally:
-        process.kill()
+        _kill(process)
         process.wait()
         reader.join()
         stdout.close()
@@ -81,7 +84,7 @@ def _start(pass_fds: Sequence[int]) -> tuple[subprocess.Popen[bytes], IO[bytes],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **_ONE_THREAD},
         pass_fds=tuple(pass_fds),
         start_new_session=os.name == "posix",  # Ctrl-C is the parent's to handle
     )
@@ -106,7 +109,7 @@ def _follow(
     lines: queue.SimpleQueue[bytes | None],
     on_message: Callable[[Message], None],
     limits: Limits,
-    cancel: threading.Event | None,
+    cancel: Flag | None,
 ) -> None:
     start, pages = time.monotonic(), 0
     while True:
@@ -120,7 +123,7 @@ def _follow(
         except queue.Empty:
             continue
         if line is None:
-            process.kill()  # nothing to an ended child; ends one that sent too much
+            _kill(process)  # nothing to an ended child; ends one that sent too much
             raise _stopped(process.wait(), limits)
         message = json.loads(line)
         match message["type"]:
@@ -138,6 +141,22 @@ def _follow(
             case "start":
                 pages = int(message["total"])
         on_message(message)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The child and the programs that it started (they share its process group), unless it was waited for already."""
+    if process.returncode is not None:
+        return
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            for other in psutil.Process(process.pid).children(recursive=True):
+                other.kill()
+    process.kill()
 
 
 def _watch_memory(process: subprocess.Popen[bytes], limits: Limits) -> None:

@@ -16,6 +16,7 @@ class Limits:
 
     cpu_seconds, wall_seconds, wall_seconds_per_page: time in the child process (the wall limit grows with the pages).
     memory_bytes: address space of the child. text_bytes, pages: UTF-8 bytes of text and pages in one document.
+    ocr_page_seconds: for recognising one scanned page.
     folder_file_bytes: larger text files inside a folder are skipped and listed. folder_entries: files walked.
     """
 
@@ -25,6 +26,7 @@ class Limits:
     memory_bytes: int = 1 << 30
     text_bytes: int = 20_000_000
     pages: int = 5_000
+    ocr_page_seconds: float = 120.0
     folder_file_bytes: int = 1_000_000
     folder_entries: int = 50_000
 

@@ -6,34 +6,41 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.errors import BadInput
+from app.errors import BadInput, Cancelled
 from app.ingest import detect, formats, kinds
-from app.ingest.child import ChildStopped, run_child
+from app.ingest import ocr as tesseract
 from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges
 from app.ingest.layout import PageText, assemble
+from app.ingest.parts import LEAST_PAGES, Helpers, Part, Request
+from app.ingest.pool import POLL_SECONDS, SLOTS
 from app.ingest.worker import request_line
 
+OCR_SHARE = 20  # so much more processor time for a child that also draws pages for OCR
 Progress = Callable[[int, int], None]
-CRASHES = 3  # so many pages of one PDF may break the reader before it is given up
-OCR_HINT = "Make its text readable first, for example with `ocrmypdf in.pdf out.pdf`, and open the result."
 
 
-def extractor(kind: str) -> str:
-    """Name and version of what shapes the text of this kind; a change of it means that documents are read anew."""
+def extractor(kind: str, ocr: str = "") -> str:
+    """Name and version of what shapes the text of this kind; a change of it means that documents are read anew.
+
+    ocr: the languages that scanned pages of PDFs are recognised in, "" for none.
+    """
     from importlib.metadata import version  # here, since it is slow to load and the children do not need it
 
     if kind == "pdf":
-        return f"pdf 2 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')})"
+        by_ocr = f", tesseract {tesseract.version()} {ocr}" if ocr else ""
+        return f"pdf 2 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')}{by_ocr})"
     if kind == "folder":
         return f"folder 2, {extractor('pdf')}, {formats.versions()}"
     if kind == "archive":
         return f"archive 1, {extractor('folder')}"
-    return formats.version(kind) if kind in formats.KINDS else "text 1"
+    return formats.version(kind) if kind in formats.KINDS else "text 2"
 
 
 def read_file(
@@ -43,16 +50,23 @@ def read_file(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     limits: Limits | None = None,
+    ocr: str = "",
 ) -> Extracted:
     """The text of one file, page by page; of an archive, its files as those of a folder.
 
+    ocr: the languages ("eng", "deu+eng") in which tesseract is to recognise scanned pages of a PDF; "" leaves them
+    unread and named. Raises AppError where tesseract or a language is missing.
     progress(done, total) counts pages and is called in this thread. Raises BadInput, PasswordNeeded, Cancelled.
     """
     path = Path(path)
     name = printable(path.name)
+    if ocr:
+        tesseract.check(ocr)
     with _opened(path) as fd:
-        read = _archive_reader() if _kind(fd, name) == "archive" else read_descriptor
-        return read(fd, path, name, password=password, progress=progress, cancel=cancel, limits=limits)
+        more: dict[str, Any] = {"password": password, "progress": progress, "cancel": cancel, "limits": limits}
+        if _kind(fd, name) == "archive":
+            return _archive_reader()(fd, path, name, **more)
+        return read_descriptor(fd, path, name, **more, ocr=ocr)
 
 
 def _kind(fd: int, name: str) -> str:
@@ -66,12 +80,12 @@ def _archive_reader() -> Callable[..., Extracted]:
     return read_archive
 
 
-def identify(path: Path) -> tuple[str, str]:
+def identify(path: Path, ocr: str = "") -> tuple[str, str]:
     """(sha256, extractor) of a file, as `read_file` would give them, without reading its text. Raises BadInput."""
     path = Path(path)
     with _opened(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
         kind = detect.kind_of(path.name, file)
-        return hashlib.file_digest(file, "sha256").hexdigest(), extractor(kind)
+        return hashlib.file_digest(file, "sha256").hexdigest(), extractor(kind, ocr)
 
 
 def printable(name: str) -> str:
@@ -113,86 +127,121 @@ def read_descriptor(
     cancel: threading.Event | None = None,
     limits: Limits | None = None,
     member: str = "",
+    ocr: str = "",
 ) -> Extracted:
     """As `read_file`, from an open descriptor; `path` stands in where descriptors cannot be passed to a child.
 
     member: the document of this name inside of the archive that the descriptor leads to.
     """
     limits = limits or Limits()
-    take = _Document(name, progress)
     source: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": os.path.abspath(path)}
-    fds = (fd,) if os.name == "posix" else ()
-    crashes = 0
-    while True:
-        request = request_line(
-            "file", name, limits, password=password, first=len(take.raw) + 1, member=member, **source
+    if ocr:
+        # the child only draws pages; tesseract's own time is limited page by page
+        limits = replace(
+            limits, cpu_seconds=OCR_SHARE * limits.cpu_seconds, wall_seconds_per_page=limits.ocr_page_seconds
         )
-        try:
-            run_child(request, take.message, limits=limits, cancel=cancel, pass_fds=fds)
-            break
-        except ChildStopped as stop:
-            crashes += 1
-            if take.kind == "pdf" and stop.crashed and take.total > len(take.raw) and crashes <= CRASHES:
-                take.broken_page()  # go on behind it
-                continue
-            take.stopped(stop.reason)
-            break
-    return take.extracted()
+    document = _Document(name, progress, limits, ocr)
 
+    def request(first: int, last: int) -> bytes:
+        part = first > 1 or last > 0
+        return request_line(
+            "file", name, limits, password=password, first=first, last=last, part=part, member=member, ocr=ocr, **source
+        )
 
-def _page_text(message: dict[str, Any]) -> PageText:
-    message["edges"] = tuple((place, top) for place, top in message["edges"])
-    return PageText(**message)
+    with SLOTS.one(cancel):
+        document.read(request, cancel, (fd,) if os.name == "posix" else ())
+    return document.extracted()
 
 
 class _Document:
-    """Collects the messages of the children that read one file."""
+    """Collects what the children send that read one file."""
 
-    def __init__(self, name: str, progress: Progress | None) -> None:
-        self.name = name
-        self.progress = progress
+    def __init__(self, name: str, progress: Progress | None, limits: Limits, ocr: str) -> None:
+        self.name, self.progress, self.limits, self.ocr = name, progress, limits, ocr
         self.kind, self.size, self.sha256 = "", 0, ""
         self.total = 0
-        self.raw: list[PageText] = []
+        self.first, self.helpers = Part(1), Helpers()
         self.pages: list[ExtractedPage] = []
         self.outline: list[OutlineEntry] = []
         self.warnings: list[str] = []
         self.stop_reason = ""
 
-    def message(self, message: dict[str, Any]) -> None:
+    def read(self, request: Request, cancel: threading.Event | None, pass_fds: tuple[int, ...]) -> None:
+        """The first part is read in this thread; where the file is long and slots are free, others help."""
+
+        def take(message: dict[str, Any]) -> None:
+            self._message(message)
+            if message["type"] == "start":
+                if self.kind == "pdf" and not self.helpers.parts:
+                    self.helpers.start(
+                        self.first,
+                        self.total,
+                        request,
+                        self._outline,
+                        limits=self.limits,
+                        cancel=cancel,
+                        pass_fds=pass_fds,
+                        least=tesseract.PAGE_PARTS if self.ocr else LEAST_PAGES,
+                    )
+                self._tell()
+            elif message["type"] in ("page", "text_page"):
+                self._tell()
+
+        try:
+            self.first.read(request, take, limits=self.limits, cancel=cancel, pass_fds=pass_fds)
+            while self.first.complete and self.helpers.running():
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled("Reading was cancelled.", "Open the file again to read it.")
+                time.sleep(POLL_SECONDS)
+                self._tell()
+        finally:
+            self.helpers.end()
+
+    def _message(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "file":
                 self.kind, self.size, self.sha256 = message["kind"], message["size"], message["sha256"]
             case "start":
                 self.total = message["total"]
-                self._tell(len(self.raw))
-            case "page":
-                self.raw.append(_page_text(message["page"]))
-                self._tell(len(self.raw))
             case "text_page":
                 self.pages.append(
                     ExtractedPage(message["index"], message["label"], message["text"], message.get("flag", ""))
                 )
-                self._tell(len(self.pages))
-            case "outline":
-                self.outline = [OutlineEntry(**entry) for entry in message["entries"]]
             case "warning":
                 self.warnings.append(message["text"])
+            case _:
+                self._outline(message)
 
-    def _tell(self, done: int) -> None:
+    def _outline(self, message: dict[str, Any]) -> None:
+        """Of all that a helper sends besides pages only the outline is news."""
+        if message["type"] == "outline":
+            self.outline = [OutlineEntry(**entry) for entry in message["entries"]]
+
+    def _tell(self) -> None:
         if self.progress is not None:
+            done = len(self.pages) + sum(len(part.pages) for part in (self.first, *self.helpers.parts))
             self.progress(done, self.total)
 
-    def broken_page(self) -> None:
-        """The reader broke down on the next page: it stays empty and is named in a warning."""
-        index = len(self.raw) + 1
-        self.raw.append(PageText(index, str(index), "", damaged=True))
-
-    def stopped(self, reason: str) -> None:
-        self.stop_reason = reason
+    def _joined(self) -> list[PageText]:
+        """The parts' pages in order, up to the first place where one was stopped or the text is too much."""
+        pages: list[PageText] = []
+        text_bytes = 0
+        for part in (self.first, *self.helpers.parts):
+            for page in part.pages:
+                text_bytes += len(page.text.encode("utf-8", "replace"))
+                if text_bytes > self.limits.text_bytes:
+                    self.stop_reason = f"it holds more than {self.limits.text_bytes / 1e6:g} MB of text"
+                    return pages
+                pages.append(page)
+            if part.stop_reason:
+                self.stop_reason = part.stop_reason
+                break
+            part.pages = []
+        return pages
 
     def extracted(self) -> Extracted:
-        pages = tuple(assemble(self.raw) if self.kind == "pdf" else self.pages)
+        joined = self._joined()
+        pages = tuple(assemble(joined) if self.kind == "pdf" else self.pages)
         if not any(page.text and page.flag != "scanned" for page in pages):
             raise self._nothing(pages)
         return Extracted(
@@ -200,7 +249,7 @@ class _Document:
             self.kind,
             self.sha256,
             self.size,
-            extractor(self.kind) + ("+partial" if self.stop_reason else ""),
+            extractor(self.kind, self.ocr) + ("+partial" if self.stop_reason else ""),
             pages,
             (),
             (*self.warnings, *self._page_warnings(pages)),
@@ -217,9 +266,13 @@ class _Document:
         if scanned:
             verb = "has" if len(pages) == 1 else "have"
             return BadInput(
-                f"{self.name} is scanned: {page_ranges(scanned)} of {len(pages)} {verb} pictures but no text.", OCR_HINT
+                f"{self.name} is scanned: {page_ranges(scanned)} of {len(pages)} {verb} pictures but no text.",
+                self._hint(),
             )
-        return BadInput(f"{self.name} has no text on any of its {len(pages)} pages.", OCR_HINT)
+        return BadInput(f"{self.name} has no text on any of its {len(pages)} pages.", self._hint())
+
+    def _hint(self) -> str:
+        return "OCR found no text on them either." if self.ocr else tesseract.hint()
 
     def _page_warnings(self, pages: tuple[ExtractedPage, ...]) -> Iterator[str]:
         if self.stop_reason:
@@ -228,7 +281,11 @@ class _Document:
             yield f"{read}; {rest} are missing."
         scanned = [page.index for page in pages if page.flag == "scanned"]
         if scanned:
-            yield f"{self.name}: {page_ranges(scanned)} of {self.total}: scanned, no text, so not read. {OCR_HINT}"
+            yield f"{self.name}: {page_ranges(scanned)} of {self.total}: scanned, no text, so not read. {self._hint()}"
+        recognised = [page.index for page in pages if page.ocr]
+        if recognised:
+            count = f"{page_ranges(recognised)} of {self.total}"
+            yield f"{self.name}: {count}: recognised by OCR ({self.ocr}), so letters and figures may be wrong."
         damaged = [page.index for page in pages if page.flag == "garbled" and not page.text]
         if damaged:
             yield f"{self.name}: {page_ranges(damaged)} of {self.total}: damaged, could not be read."

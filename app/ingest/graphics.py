@@ -57,7 +57,10 @@ def read_graphics(page: pypdfium2.PdfPage, frame: Frame) -> Graphics:
     strokes = 0
     for kind, box, thing, whole in _objects(page):
         if kind == pdfium.FPDF_PAGEOBJ_IMAGE:
-            images.append(_seen(frame, box))
+            thin = _rules(frame, box, None)  # some writers draw rules as pictures
+            rules.extend(thin)
+            if not thin:
+                images.append(_seen(frame, box))
         elif kind == pdfium.FPDF_PAGEOBJ_SHADING:
             parts.append(_seen(frame, box))
         else:

@@ -11,6 +11,7 @@ from statistics import median
 from app.ingest.glyphs import Run, Word
 from app.ingest.graphics import Rule
 from app.ingest.rows import Row, Table, TableRow, row_text, rows_of
+from app.ingest.tables import column_gaps
 
 NEAR = 3.0  # points: rules that meet, or stand at the same place
 LEAST_RULES = 4
@@ -18,6 +19,7 @@ LEAST_ROWS = 2
 EACH_RULED_ROWS = 3
 MOST_CELLS = 4_000
 MOST_RULES = 3_000
+GAP_ROWS = 4
 WRAPPED_FILL = 0.7  # a wrapped line fills so much of its column
 _FIGURE = re.compile(r"\W*\d[\d.,\s]*\W*|[×xX✓–—-]")
 
@@ -104,6 +106,7 @@ def _grid(runs: Sequence[Run], upright: Sequence[_Line], level: Sequence[_Line])
     """Cells by their rules; None if it is a frame around text, or a drawing."""
     lines = rows_of(runs)
     bands = [[line for line in lines if a.place - 1 <= line.middle < b.place] for a, b in pairwise(level)]
+    upright = _with_gaps(lines, upright)
     columns = list(pairwise(line.place for line in upright))
     split = [[_cells_in(line, columns, upright) for line in band] for band in bands]
     edges = []
@@ -114,7 +117,8 @@ def _grid(runs: Sequence[Run], upright: Sequence[_Line], level: Sequence[_Line])
     each_ruled = len(filled) >= EACH_RULED_ROWS and median(filled) == 1
     table_rows: list[tuple[list[list[str]], float, float, float]] = []
     for band, cut in zip(bands, split, strict=True):
-        for members in [list(range(len(band)))] * bool(band) if each_ruled else _same_row(cut, edges):
+        whole = each_ruled and len({tuple(bool(cell.text) for cell in line) for line in cut}) != 1
+        for members in [list(range(len(band)))] if whole and band else _same_row(cut, edges):
             cells = [[text for k in members if (text := cut[k][column].text)] for column in range(len(columns))]
             table_rows.append((cells, band[members[0]].top, band[members[0]].foot, band[members[-1]].foot))
     used = [column for column in range(len(columns)) if any(cells[column] for cells, *_ in table_rows)]
@@ -130,6 +134,19 @@ def _grid(runs: Sequence[Run], upright: Sequence[_Line], level: Sequence[_Line])
             for cells, top, foot, last in table_rows
         ),
     )
+
+
+def _with_gaps(lines: Sequence[Row], upright: Sequence[_Line]) -> list[_Line]:
+    """The upright rules, and between them the gaps that most lines of a ruled column share."""
+    found = list(upright)
+    everywhere = ((lines[0].top, lines[-1].foot),) if lines else ()
+    for left, right in pairwise(upright):
+        inside = [tuple(run for run in line.runs if left.place < run.x0 and run.x1 < right.place) for line in lines]
+        rows = [Row(runs, line.top, line.foot) for runs, line in zip(inside, lines, strict=True) if runs]
+        several = [row for row in rows if len(row.runs) > 1]
+        if len(several) >= GAP_ROWS and len(several) * 10 >= 6 * len(rows):
+            found += [_Line((a + b) / 2, everywhere) for a, b in column_gaps(several)]
+    return sorted(found, key=lambda line: line.place)
 
 
 def _cells_in(line: Row, columns: Sequence[tuple[float, float]], upright: Sequence[_Line]) -> list[_Cell]:

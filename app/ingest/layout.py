@@ -146,7 +146,14 @@ def _finish(page: PageText, running: Sequence[int], hyphenated: frozenset[str]) 
     else:
         flag = "garbled" if bad_share(text) > GARBLED_SHARE else ""
     return ExtractedPage(
-        page.index, page.label, text, flag, 0 if flag == "scanned" else page.pictures, page.formulas, header, page.ocr
+        page.index,
+        page.label,
+        text,
+        flag,
+        0 if flag == "scanned" or page.ocr else page.pictures,
+        page.formulas,
+        header,
+        page.ocr,
     )
 
 

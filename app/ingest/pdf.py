@@ -13,7 +13,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from time import process_time
 from typing import Any, BinaryIO
 
@@ -34,11 +34,24 @@ SECOND_READER_PAGE_SECONDS = 3.0
 SECOND_READER_SECONDS = 12.0
 OUTLINE_ENTRIES = 5_000
 SHORT_TEXT = 200  # a stamp on a scanned page is no longer
+MORE_BY_OCR = 1.3
 CUT_OFF_HINT = "Download or copy it again, then open the new copy."
 
 
-def read_pdf(file: BinaryIO, name: str, password: str | None, limits: Limits, emit: Emit, first: int = 1) -> None:
-    """Send every page from `first` on. The file stays open and is the caller's."""
+def read_pdf(
+    file: BinaryIO,
+    name: str,
+    password: str | None,
+    limits: Limits,
+    emit: Emit,
+    first: int = 1,
+    last: int = 0,
+    ocr: str = "",
+) -> None:
+    """Send the pages `first` to `last` (0: all that follow). The file stays open and is the caller's.
+
+    ocr: languages in which tesseract is to read pages that have hardly any text but show something ("" for none).
+    """
     cut_off = is_cut_off(file)
     document = _open(file, name, password, cut_off)
     if cut_off:
@@ -50,13 +63,15 @@ def read_pdf(file: BinaryIO, name: str, password: str | None, limits: Limits, em
     emit({"type": "start", "total": total})
     second = SecondReader(file, password)
     text_bytes = 0
-    for index in range(first, min(total, limits.pages) + 1):
-        page = condense(_read_page(document, index, second))
+    for index in range(first, min(total, limits.pages, last or total) + 1):
+        page = _with_ocr(document, _read_page(document, index, second), ocr, limits)
         text_bytes += len(page.text.encode("utf-8", "replace"))
         if text_bytes > limits.text_bytes:
             emit({"type": "stopped", "reason": f"it holds more than {limits.text_bytes / 1e6:g} MB of text"})
             return
         emit({"type": "page", "page": {name: getattr(page, name) for name in PAGE_FIELDS}})
+    if last:
+        return
     emit({"type": "outline", "entries": list(_outline(document))})
     if total > limits.pages:
         emit({"type": "stopped", "reason": f"it has more than {limits.pages:,} pages"})
@@ -121,6 +136,24 @@ def _read_page(document: pypdfium2.PdfDocument, index: int, second: SecondReader
         return RawPage(index, label, lines, images, damaged, len(graphics.pictures), count_formulas(lines))
     finally:
         page.close()
+
+
+def _with_ocr(document: pypdfium2.PdfDocument, page: RawPage, language: str, limits: Limits) -> PageText:
+    """The page as it goes to the app; recognised anew where that gives more letters than its text has."""
+    text = "\n".join(line.text for line in page.lines)
+    if not language or not (page.images or bad_share(text) > GARBLED_SHARE):
+        return condense(page)
+    from app.ingest.ocr import recognise
+
+    picture = document[page.index - 1]
+    try:
+        lines = recognise(picture, language, limits)
+    finally:
+        picture.close()
+    letters = sum(char.isalnum() for line in lines or () for char in line.text)
+    if lines is None or letters < MORE_BY_OCR * sum(char.isalnum() for char in text):
+        return condense(page)
+    return condense(replace(page, lines=lines, images=page.images and not letters), ocr=letters > 0)
 
 
 def _plain_lines(text: str) -> tuple[RawLine, ...]:

@@ -106,7 +106,7 @@ def _plain(rows: Sequence[Row], level: Sequence[Rule]) -> Table | None:
     ruled = len({round(place / SAME_RULE) for place in near}) >= 2
     if len(whole) < (LEAST_ROWS_RULED if ruled else LEAST_ROWS):
         return None
-    gaps = _column_gaps(whole)
+    gaps = column_gaps(whole)
     if not gaps:
         return None
     columns = [left, *((a + b) / 2 for a, b in gaps), right + 1]
@@ -123,7 +123,7 @@ def _plain(rows: Sequence[Row], level: Sequence[Rule]) -> Table | None:
     return Table(tuple(run for row in rows for run in row.runs), tuple(table_rows))
 
 
-def _column_gaps(rows: Sequence[Row]) -> list[tuple[float, float]]:
+def column_gaps(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """Stretches that hardly any row covers and that separate runs in most rows with runs on both sides."""
     events: list[tuple[float, int]] = []
     for row in rows:

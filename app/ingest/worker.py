@@ -54,7 +54,8 @@ def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, chann
     if request.get("part"):  # pages behind the first ones: another child has looked at the file
         from app.ingest.pdf import read_pdf
 
-        read_pdf(file, name, request["password"], limits, channel.emit, request["first"], request["last"])
+        pages = (request["first"], request["last"])
+        read_pdf(file, name, request["password"], limits, channel.emit, *pages, ocr=request.get("ocr", ""))
         return
     size, sha256 = _hash(file)
     if not size:
@@ -64,7 +65,7 @@ def read_document(request: dict[str, Any], file: BinaryIO, limits: Limits, chann
     if kind == "pdf":
         from app.ingest.pdf import read_pdf
 
-        read_pdf(file, name, request["password"], limits, channel.emit)
+        read_pdf(file, name, request["password"], limits, channel.emit, ocr=request.get("ocr", ""))
     elif kind in formats.KINDS:
         _read_format(kind, name, file, request["password"], limits, channel)
     else:
