@@ -6,10 +6,12 @@ import pytest
 from fake_app import looked
 
 from app.evidence import DocumentLook, Evidence
+from app.viewer import Place
 from app.words import sentences
 from ui.render.evidence import MOST_BARS, bars, marks_of, page_value, render_evidence
 from ui.render.html import escape, one_line
 from ui.render.markdown import Mark, render_markdown
+from ui.render.viewer import read_look
 
 ANSWER = "The **warranty** lasts 24 months. Wear parts are excluded.\n\n1. Keep the receipt.\n2. Call first."
 HOSTILE = '"><img src=x onerror=alert(1)>.pdf'
@@ -73,6 +75,10 @@ def test_bars_stand_for_all_pages(count: int) -> None:
     assert made[-1].page == count
     assert made[-1].left + made[-1].width == pytest.approx(100)
     assert sum(bar.share for bar in made) <= 1.5 + 1e-9
+
+
+def test_a_click_opens_the_page_in_the_viewer() -> None:
+    assert read_look(page_value("d1", 412)) == (Place("d1", 412), 0, False)
 
 
 def test_names_of_documents_stay_text() -> None:

@@ -8,15 +8,16 @@ while it is pointed at or has the focus.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.evidence import DocumentLook, Evidence, PageShare
 from app.page_labels import names_place
+from app.viewer import Place
 from ui.render.html import button, escape, hear, shorten
 from ui.render.markdown import Mark
+from ui.render.viewer import look_value
 from ui.strings import text
 
 OPEN_PAGE = "look"
@@ -28,8 +29,8 @@ LOWEST = 6  # per cent of a strip's height that the lowest bar has
 
 
 def page_value(document_id: str, page: int) -> str:
-    """The page without anything marked on it, as the viewer takes it."""
-    return json.dumps([document_id, page, "", 0, 0, 0, 0], ensure_ascii=False)
+    """The page with nothing marked on it, as the viewer takes it."""
+    return look_value(Place(document_id, page))
 
 
 def render_evidence(found: Evidence | None, newest: bool) -> str:
