@@ -30,6 +30,7 @@ from app.prompts import QUESTION_LEAD, bare_passages_text, is_small
 from app.tasks import SMALL_JOIN, WHOLE, Task
 from app.turn import Passage, TurnStats
 from app.turn_work import TurnWork
+from app.words import term_set
 
 if TYPE_CHECKING:
     from app.citations import Citation
@@ -221,6 +222,8 @@ class PartsWork(TurnWork):
     def _take_sentences(self, job: Job, windows: Sequence[Window], weights: Mapping[str, float]) -> None:
         """Tasks with a small model: what each window adds are sentences of it, chosen without the model."""
         if self.task == "list":
+            held = frozenset().union(*(term_set(window.text) for window in windows))
+            weights = {term: weight for term, weight in weights.items() if term in held}  # without "list" and the like
             least = LIST_SHARE * sum(weights.values())
             found = [
                 Passage(page.document_id, page.document, page.page, page.label, text, score)

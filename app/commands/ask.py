@@ -36,6 +36,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="document, source file, archive or folder")
     parser.add_argument("-q", "--question", action="append", default=[], metavar="TEXT", help="may be repeated")
+    parser.add_argument("--suggest", action="store_true", help="print a few ready questions about the files, ask none")
     parser.add_argument("--questions", metavar="FILE", help="a question on each line; - reads standard input")
     add_reading_flags(parser)
     add_password_flag(parser)
@@ -80,7 +81,7 @@ def chosen_reading(args: argparse.Namespace) -> str | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    questions, reading = ([] if args.plan else _questions(args)), chosen_reading(args)
+    questions, reading = ([] if args.plan or args.suggest else _questions(args)), chosen_reading(args)
     if not args.files:
         raise WrongUse("No file was given.", 'For example: unabridged ask manual.pdf -q "How do I reset it?"')
     paths = [Path(name) for name in args.files]
@@ -110,6 +111,9 @@ def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: l
         raise
     conversation_id = file_set.settle(app, new_id)
     store_choice(app, conversation_id, choice)
+    if args.suggest:
+        _print_ready(app, conversation_id, args.json)
+        return 0
     if args.plan:
         print_plan(app, conversation_id, args, " ".join(args.question), warnings)
         return 0
@@ -156,6 +160,17 @@ def _ask(app: App, conversation_id: str, question: str, pages: PageChoice | None
     if state.error is not None:
         raise state.error
     return state
+
+
+def _print_ready(app: App, conversation_id: str, as_json: bool) -> None:
+    """A few ready questions, one a line."""
+    from app.ready_questions import ready_questions
+
+    ready = ready_questions(app, conversation_id)
+    if as_json:
+        print_json({"questions": list(ready)})
+        return
+    print(*ready, sep="\n")
 
 
 def _questions(args: argparse.Namespace) -> list[str]:

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument(
         "--whole", action="store_true", help="ask about the whole document; those that do not fit are counted as such"
     )
+    parser.add_argument("--parts", action="store_true", help="ask each part of the document in turn")
     parser.add_argument("--model", default=None)
     parser.add_argument("--keep", type=Path, help="write each reply with its question to this file, one JSON a line")
     args = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> None:
                 "--json",
             ]
             command += ["--model", args.model] if args.model else []
-            command += ["--whole"] if args.whole else []
+            command += ["--whole"] if args.whole else ["--parts"] if args.parts else []
             for question in questions:
                 command += ["-q", question["text"]]
             done = subprocess.run(command, capture_output=True, text=True)
