@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.citation_report import NO_PAGE, citation_object, citation_place, place, status_words
 from app.citations import Citation
-from app.page_labels import names_place
 from app.pages import format_pages
 from app.questions_table import TableRow, harmless
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from app.parts_state import PartsState
     from app.turn import Passage, TurnState, TurnStats
 
-NO_PAGE = "no page"
 EVIDENCE, EVIDENCE_OF_SENTENCE = 10, 3  # pages in JSON and on a terminal
 CSV_COLUMNS = (
     "question",
@@ -56,9 +55,7 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "task": state.task,
         "reading": state.reading,
         "answer": state.answer,
-        "citations": [
-            {"document": c.document, "page": c.page, "quote": c.quote, "status": c.status} for c in state.citations
-        ],
+        "citations": [citation_object(citation) for citation in state.citations],
         "passages": [
             {"document": p.document, "page": p.page, "text": p.text, "score": round(p.score, 4)} for p in state.passages
         ],
@@ -119,7 +116,9 @@ def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
 def table_row(question: str, result: Mapping[str, Any]) -> TableRow:
     """A row of a table of questions from the object of one answer; an error is {"error": sentence}."""
     cited = tuple(
-        Citation("", c["document"], c["page"], "", c.get("quote", ""), c.get("status", "attributed"))
+        Citation(
+            "", c["document"], c["page"], "", c.get("quote", ""), c.get("status", "attributed"), said=c.get("said", "")
+        )
         for c in result.get("citations", ())
     )
     return TableRow(question, result.get("answer", ""), cited, result.get("error", ""))
@@ -155,28 +154,12 @@ def evidence_lines(found: Evidence) -> list[str]:
 
 
 def citation_lines(citations: Iterable[Citation]) -> list[str]:
-    """One line a citation: its place, how far it was checked, and the quote."""
-    words = {"attributed": "likely source", "verified": "quote found", "near": "nearly this wording"}
-    words["not_found"] = "quote not found in the document"
+    """One line a citation: its number, its place, how far it was checked, and the quote."""
     lines = []
-    for citation in citations:
+    for number, citation in enumerate(citations, 1):
         quote = f': "{" ".join(citation.quote.split())}"' if citation.quote else ""
-        where = place(citation.document, citation.page, citation.label)
-        lines.append(f"{where} ({words[citation.status]}){quote}")
+        lines.append(f"{number}. {citation_place(citation)} ({status_words(citation)}){quote}")
     return lines
-
-
-def place(document: str, page: int, label: str) -> str:
-    """'manual.pdf, page 12', with the label where it differs: 'manual.pdf, page 12 (printed xii)', 'a.pptx, page 4
-    (Slide 4)'.
-
-    page 0 is that of a quote which stands nowhere and for which the answer named no page.
-    """
-    if not page:
-        return NO_PAGE
-    if not label or label == str(page):
-        return f"{document}, page {page}"
-    return f"{document}, page {page} ({label if names_place(label) else f'printed {label}'})"
 
 
 def stats_line(stats: TurnStats, model: str) -> str:

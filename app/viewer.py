@@ -74,6 +74,7 @@ class Viewer:
 
     def look(self, place: Place, *, zoom: int = 0, as_text: bool = False) -> PageView:
         """zoom: a place in WIDTHS. Raises AppError for a document or page that is not there."""
+        zoom = min(max(zoom, 0), len(WIDTHS) - 1)
         document, row = self._row(place.document_id, place.page)
         path = self._drawable(document)
         view = PageView(place, document.name, document.kind, document.pages, row.label, drawable=path is not None)
@@ -100,6 +101,7 @@ class Viewer:
 
     def picture(self, document_id: str, page: int, zoom: int) -> bytes:
         """A page as PNG. Raises AppError."""
+        zoom = min(max(zoom, 0), len(WIDTHS) - 1)
         with self._lock:
             kept = self._pictures.get((document_id, page, WIDTHS[zoom]))
         document, _ = self._row(document_id, page)  # a document that was deleted is not shown from memory

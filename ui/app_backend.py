@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from app import assistant, conversations, documents, questions_table
 from app.errors import AppError
+from app.export import Exported, export
 from app.pages import PageChoice
 from app.paths import Paths
 from app.plan import choose_reading
 from app.ready_questions import ready_questions
 from app.sample import QUESTIONS, SAMPLE_PDF
+from app.viewer import PageView, Place, Viewer
 from ui.backend import ConversationLike, DocumentView, FitView, MessageLike, ModelView, Progress, ReadingChoice, Sample
 from ui.strings import text
 
@@ -31,6 +33,7 @@ class AppBackend:
 
     def __init__(self, app: App) -> None:
         self.app = app
+        self.viewer = Viewer(app)
         self._notes: dict[str, tuple[str, ...]] = {}
         self._suggestions: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count-tokens")
@@ -134,6 +137,15 @@ class AppBackend:
 
     def current(self, conversation_id: str) -> Job | None:
         return self.app.engine_service.current(conversation_id)
+
+    def export(self, conversation_id: str, format: str) -> Exported:
+        return export(self.app, conversation_id, format)
+
+    def look(self, place: Place, zoom: int, as_text: bool) -> PageView:
+        return self.viewer.look(place, zoom=zoom, as_text=as_text)
+
+    def picture(self, document_id: str, page: int, zoom: int) -> bytes:
+        return self.viewer.picture(document_id, page, zoom)
 
     def _tokens_by_document(self, conversation_id: str) -> dict[str, int]:
         fit = self._fit(conversation_id)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from app.export import Exported
 from app.turn import TurnState
+from app.viewer import PageView, Place
 
 ReadingChoice = Literal["passages", "whole", "parts"]
 Progress = Callable[[int, int], None]
@@ -146,3 +148,15 @@ class Backend(Protocol):
         ...
 
     def current(self, conversation_id: str) -> JobLike | None: ...
+
+    def export(self, conversation_id: str, format: str) -> Exported:
+        """A conversation as a file of this format: md, json or docx. Raises AppError."""
+        ...
+
+    def look(self, place: Place, zoom: int, as_text: bool) -> PageView:
+        """One page of a document. Raises AppError when it is not there."""
+        ...
+
+    def picture(self, document_id: str, page: int, zoom: int) -> bytes:
+        """The page as PNG. Raises AppError."""
+        ...

@@ -11,6 +11,7 @@ from ui.chat import Chat
 from ui.parts import build_panel, list_from_file
 from ui.screen import Updates
 from ui.strings import text
+from ui.viewer import look
 
 PARTS = (
     "conversation", "follow", "action", "side", "top", "history", "live", "notice", "tray",
@@ -51,8 +52,15 @@ def build_page(chat: Chat) -> gr.Blocks:
                     panel = build_panel(parts)
                     attach, many = _composer(parts)
                     parts["status"] = _markup("ub-status")
+            with gr.Column(elem_id="ub-viewer", scale=0, min_width=0):
+                viewer = _markup("ub-view-place")
         leads = _wire(page, chat, parts, new, search, attach, edits)
         _wire_many(chat, parts, search, many, panel, leads)
+        looks = gr.Textbox(elem_id="ub-look", visible="hidden", max_lines=1)
+        looks.submit(
+            lambda message: look(chat.backend, message)["viewer"], looks, viewer, trigger_mode="always_last",
+            queue=False, show_progress="hidden", api_visibility="private",
+        )  # fmt: skip
         del theme  # app.js acts on it
     return page
 

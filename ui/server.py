@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,10 @@ class RunningUI:
         self._ended = ended
         self._cleanup = cleanup
 
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Has `work` done once the page is closed."""
+        self._cleanup.append(work)
+
     def close(self) -> None:
         """Ends serving and empties the temporary folder. The app stays open. May be called twice."""
         self._server.should_exit = True
@@ -69,7 +74,10 @@ def launch(app: App, host: str = "127.0.0.1", port: int = 0, open_browser: bool 
     """Serves the page of an open App; returns once it answers. port 0 takes a free one. Raises WrongUse or AppError."""
     from ui.app_backend import AppBackend
 
-    return serve(AppBackend(app), host, port, open_browser)
+    backend = AppBackend(app)
+    running = serve(backend, host, port, open_browser)
+    running.at_close(backend.viewer.close)
+    return running
 
 
 def serve(backend: Backend, host: str = "127.0.0.1", port: int = 0, open_browser: bool = False) -> RunningUI:
@@ -123,14 +131,18 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
     from starlette.staticfiles import StaticFiles
 
     from ui.chat import Chat
+    from ui.exports import add_exports
     from ui.page import build_page
     from ui.parts import add_table_files
+    from ui.viewer import add_page_pictures
 
     page = build_page(Chat(backend, uploads))
     # Gradio looks at its queue a thousand times a second while idle; the engine needs that time more.
     page._queue.sleep_when_free = QUEUE_POLL_SECONDS
     page._queue.progress_update_sleep_when_free = 0.5
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    add_page_pictures(app, backend)
+    add_exports(app, backend)
     app.mount("/ui", StaticFiles(directory=STATIC), name="ui")
     add_table_files(app, backend)
     system_fonts = ("ui-sans-serif", "system-ui", "sans-serif")
@@ -151,8 +163,8 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
         theme=gr.themes.Base(  # pyright: ignore[reportPrivateImportUsage]
             font=system_fonts, font_mono=("ui-monospace", "monospace")
         ),
-        css_paths=[STATIC / "app.css"],
-        head='<script src="/ui/app.js" defer></script>',
+        css_paths=[STATIC / "app.css", STATIC / "viewer.css"],
+        head='<script src="/ui/app.js" defer></script><script src="/ui/viewer.js" defer></script>',
         app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
     )
 

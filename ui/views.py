@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.errors import DoesNotFit
@@ -20,15 +20,25 @@ class PassageView:
     page: int
     label: str
     text: str
+    document_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CitationView:
+    """As app.citations.Citation; what an answer of an older version did not store is empty."""
+
     document: str
     page: int
     label: str
     quote: str
     status: str
+    document_id: str = ""
+    places: tuple[int, ...] = ()
+    named: bool = False
+    said: str = ""
+    last_page: int = 0
+    first_line: int = 0
+    last_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,8 @@ def answer_of_state(state: TurnState) -> AnswerView:
         text=state.answer,
         state=_STATES.get(state.phase, "streaming"),
         thinking=state.thinking,
-        passages=tuple(PassageView(p.document, p.page, p.label, p.text) for p in state.passages),
-        citations=tuple(CitationView(c.document, c.page, c.label, c.quote, c.status) for c in state.citations),
+        passages=tuple(PassageView(p.document, p.page, p.label, p.text, p.document_id) for p in state.passages),
+        citations=tuple(_citation(asdict(citation)) for citation in state.citations),
         evidence=state.evidence,
         warnings=state.warnings,
         error=error,
@@ -103,15 +113,12 @@ def answer_of_message(message: MessageLike) -> AnswerView:
         state=message.state,
         thinking=str(details.get("thinking") or ""),
         passages=tuple(
-            PassageView(_text(p, "document"), _number(p, "page"), _text(p, "label"), _text(p, "text"))
+            PassageView(
+                _text(p, "document"), _number(p, "page"), _text(p, "label"), _text(p, "text"), _text(p, "document_id")
+            )
             for p in details.get("passages") or ()
         ),
-        citations=tuple(
-            CitationView(
-                _text(c, "document"), _number(c, "page"), _text(c, "label"), _text(c, "quote"), _text(c, "status")
-            )
-            for c in details.get("citations") or ()
-        ),
+        citations=tuple(_citation(stored) for stored in details.get("citations") or ()),
         evidence=read_evidence(details.get("evidence")),
         warnings=tuple(map(str, details.get("warnings") or ())),
         error=_error(details.get("error")),
@@ -121,6 +128,23 @@ def answer_of_message(message: MessageLike) -> AnswerView:
         parts=parts_from(details),
         table=table_from(details),
         message_id=message.id,
+    )
+
+
+def _citation(stored: Mapping[str, Any]) -> CitationView:
+    return CitationView(
+        document=_text(stored, "document"),
+        page=_number(stored, "page"),
+        label=_text(stored, "label"),
+        quote=_text(stored, "quote"),
+        status=_text(stored, "status"),
+        document_id=_text(stored, "document_id"),
+        places=tuple(map(int, stored.get("places") or ())),
+        named=bool(stored.get("named")),
+        said=_text(stored, "said"),
+        last_page=_number(stored, "last_page"),
+        first_line=_number(stored, "first_line"),
+        last_line=_number(stored, "last_line"),
     )
 
 

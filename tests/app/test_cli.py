@@ -265,7 +265,7 @@ def test_a_quote_that_stands_nowhere_has_no_page():
     from app.report import CSV_COLUMNS, citation_lines, csv_row
 
     citation = Citation("", "", 0, "", "Never said", "not_found")
-    assert citation_lines([citation]) == ['no page (quote not found in the document): "Never said"']
+    assert citation_lines([citation]) == ['1. no page (quote not found in the document): "Never said"']
     row = csv_row("What?", {"citations": [{"document": "", "page": 0}, {"document": "a.pdf", "page": 2}]})
     assert row[CSV_COLUMNS.index("citations")] == "no page; a.pdf p. 2"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.report import NO_PAGE
+from app.citation_report import NO_PAGE, SYMBOLS
+from app.page_labels import names_place
 from app.viewer import Place
 from ui.render.html import escape, hear, shorten
 from ui.render.viewer import look_value
@@ -15,7 +16,6 @@ from ui.strings import text
 from ui.views import CitationView
 
 QUOTE_LENGTH = 400
-SYMBOLS = {"verified": "✓", "near": "≈", "not_found": "✗", "attributed": "↗"}
 STATUSES = tuple(SYMBOLS)
 
 
@@ -54,6 +54,8 @@ def where(citation: CitationView, short: bool = False) -> str:
         return f"{path.rpartition('/')[2] if short else path}:{lines}"
     if citation.last_page:
         return text("turn.pages_short" if short else "turn.pages", first=citation.page, last=citation.last_page)
+    if names_place(citation.label):  # "Slide 4" says more than a number
+        return citation.label
     if short:
         return text("turn.page_short", page=citation.page)
     if citation.label and citation.label != str(citation.page):

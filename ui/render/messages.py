@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from app.report import NO_PAGE
+from app.page_labels import names_place
 from app.turn import TurnState
+from app.viewer import Place
 from ui.backend import MessageLike, Sample
+from ui.render.citations import chips_by_place, render_sources
 from ui.render.evidence import marks_of, render_evidence
 from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
 from ui.render.markdown import render_markdown
 from ui.render.parts import render_parts, render_parts_progress
 from ui.render.table import render_table, render_table_progress
+from ui.render.viewer import look_value
 from ui.strings import count, text
-from ui.views import AnswerView, CitationView, ErrorView, PassageView, answer_of_message, answer_of_state
+from ui.views import AnswerView, ErrorView, PassageView, answer_of_message, answer_of_state
 
 SHOWN_PASSAGES = 3
-QUOTE_LENGTH = 400
 
 
 def render_history(messages: Sequence[MessageLike], running_message_id: str = "") -> str:
@@ -84,7 +86,7 @@ def _body(view: AnswerView, newest: bool) -> str:
         parts.append(render_table(view.table, view.message_id))
     elif view.text:
         marks = marks_of(view.evidence) if newest else ()
-        parts.append(f'<div class="ub-text">{render_markdown(view.text, marks)}</div>')
+        parts.append(f'<div class="ub-text">{render_markdown(view.text, marks, chips_by_place(view.citations))}</div>')
     notes = list(view.warnings)
     if view.state == "stopped":
         notes.append(text("turn.stopped"))
@@ -95,7 +97,7 @@ def _body(view: AnswerView, newest: bool) -> str:
     parts.extend(f'<p class="ub-note">{escape(note)}</p>' for note in notes)
     if view.parts is not None and view.state != "streaming":
         parts.append(render_parts(view.parts))
-    parts.append(_sources(view.citations))
+    parts.append(render_sources(view.citations))
     parts.append(render_evidence(view.evidence, newest))
     if view.error is not None:
         parts.append(_error(view.error, newest))
@@ -145,41 +147,25 @@ def _passages(view: AnswerView, is_open: bool) -> str:
 
 
 def _passage(passage: PassageView) -> str:
-    return (
-        f'<li><details class="ub-passage"><summary><span class="ub-passage-head">'
-        f'<span class="ub-page">{escape(_page(passage.page, passage.label))}</span>'
+    head = (
+        f'<span class="ub-passage-head"><span class="ub-page">{escape(_page(passage.page, passage.label))}</span>'
         f'<span class="ub-passage-doc">{escape(shorten(passage.document, 60))}</span></span>'
-        f'<span class="ub-passage-snippet">{escape(shorten(passage.text, 220))}</span></summary>'
-        f'<p class="ub-passage-full">{escape(passage.text.strip())}</p></details></li>'
+        f'<span class="ub-passage-snippet">{escape(shorten(passage.text, 220))}</span>'
     )
-
-
-def _sources(citations: Sequence[CitationView]) -> str:
-    if not citations:
-        return ""
-    chips = "".join(map(_chip, citations))
+    full = f'<p class="ub-passage-full">{escape(passage.text.strip())}</p>'
+    if not passage.document_id:
+        return f'<li><details class="ub-passage"><summary>{head}</summary>{full}</details></li>'
+    value = escape(look_value(Place(passage.document_id, passage.page, passage.text)))
     return (
-        f'<div class="ub-sources"><span class="ub-sources-name">{escape(text("turn.sources"))}</span>{chips}'
-        f'<span class="ub-sources-how">{escape(text("turn.attributed"))}</span></div>'
-    )
-
-
-def _chip(citation: CitationView) -> str:
-    status = citation.status if citation.status in ("verified", "near", "not_found", "attributed") else "attributed"
-    quote = shorten(citation.quote, QUOTE_LENGTH)
-    where = _page(citation.page, citation.label) if citation.page else NO_PAGE
-    return (
-        f'<span class="ub-chip ub-{status}" tabindex="0">{escape(where)}'
-        f'<span class="ub-tip" role="tooltip"><span class="ub-tip-doc">{escape(citation.document)}</span>'
-        f'<span class="ub-tip-quote">{escape(quote)}</span>'
-        f'<span class="ub-tip-status">{escape(text(f"turn.status.{status}"))}</span></span></span>'
+        f'<li class="ub-passage"><button type="button" class="ub-act ub-passage-open" name="look" value="{value}" '
+        f'title="{escape(text("turn.passage_open"))}">{head}</button>'
+        f'<details class="ub-passage-more"><summary>{escape(text("turn.passage_text"))}</summary>{full}</details></li>'
     )
 
 
 def _page(page: int, label: str) -> str:
     if label and label != str(page):
-        # Labels of code are lines ("src/a.py:L1-80"): they say more than the number.
-        return label if "L" in label else text("turn.page_label", page=page, label=label)
+        return label if names_place(label) else text("turn.page_label", page=page, label=label)
     return text("turn.page", page=page)
 
 

@@ -31,11 +31,25 @@ def render_status(model: ModelView | None, fit: FitView | None, stats: StatsView
     return one_line(f'<div class="ub-status"><span class="ub-facts">{shown}</span>{render_meter(fit)}</div>')
 
 
+def _exports(conversation_id: str) -> str:
+    """A small menu of the files that a conversation can be saved as; app.js fetches them."""
+    if not conversation_id:
+        return ""
+    rows = "".join(
+        button("export", f"{conversation_id}.{ending}", text(f"export.{ending}"), "ub-export-as")
+        for ending in ("md", "json", "docx")
+    )
+    return (
+        f'<details class="ub-exports"><summary class="ub-act">{escape(text("export.title"))}</summary>'
+        f'<div class="ub-export-menu">{rows}</div></details>'
+    )
+
+
 def render_top(title: str, conversation_id: str, model: ModelView | None) -> str:
     """The element #ub-here tells app.js which conversation the address should name."""
     demo = f'<span class="ub-demo">{escape(text("status.demo"))}</span>' if model and model.demo else ""
     return one_line(
         f'<header class="ub-top">{button("menu", "", text("side.open_menu"), "ub-menu", icon("menu"))}'
-        f'<h2 class="ub-title" title="{escape(title)}">{escape(title)}</h2>{demo}'
+        f'<h2 class="ub-title" title="{escape(title)}">{escape(title)}</h2>{_exports(conversation_id)}{demo}'
         f'<span id="ub-here" class="ub-hear" title="{escape(conversation_id)}"></span></header>'
     )

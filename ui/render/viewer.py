@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from app.citations.citation import line_label
 from app.viewer import WIDTHS, Line, PageText, PageView, Place
 from ui.render.html import button, escape, hear, icon, one_line
 from ui.strings import text
@@ -62,8 +63,12 @@ def render_no_view(message: str, hint: str) -> str:
 
 
 def place_name(view: PageView) -> str:
-    """page 4 of 12 (printed iv), or the lines."""
+    """page 4 of 12 (iv), or the file and its lines."""
     number = text("view.page", page=view.place.page, pages=view.pages)
+    lines = line_label(view.label)
+    if lines:
+        where = text("view.lines", first=lines.first, last=lines.last)
+        return f"{lines.path}, {where}" if lines.path else where
     if view.label and view.label != str(view.place.page):
         return text("view.labelled", page=number, label=view.label)
     return number

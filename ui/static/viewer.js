@@ -22,6 +22,7 @@
     if (!button.closest("#ub-viewer")) opener = button;
     awaited = true;
     shell().classList.add("ub-viewing");
+    if (opener && opener.isConnected) requestAnimationFrame(() => opener && opener.scrollIntoView({ block: "nearest" }));
     report("look", button.value);
   }
 
@@ -35,7 +36,15 @@
 
   // Before app.js, which reports every other button, and before a <summary> around the button opens.
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("button.ub-act[name^=look]");
+    const menu = find(".ub-exports[open]");
+    if (menu && !event.target.closest(".ub-exports")) menu.open = false;
+    const saved = event.target.closest("button.ub-act[name=export]");
+    if (saved) {
+      event.stopPropagation();
+      if (menu) menu.open = false;
+      return window.location.assign(`/export/${encodeURIComponent(saved.value)}`);
+    }
+    const button = event.target.closest("button.ub-act[name=look], button.ub-act[name=look-close]");
     if (!button) return;
     event.preventDefault();
     event.stopPropagation();
@@ -57,6 +66,18 @@
       event.preventDefault();
       open(button);
     }
+  });
+
+  // A chip near the upper edge shows its quote below itself, where there is room.
+  document.addEventListener("pointerover", (event) => {
+    const chip = event.target.closest && event.target.closest(".ub-chip");
+    const view = chip && chip.closest("#ub-scroll");
+    if (!view) return;
+    const tip = find(".ub-tip", chip);
+    const above = chip.getBoundingClientRect().top - view.getBoundingClientRect().top;
+    chip.classList.toggle("ub-tip-below", tip !== null && above < tip.offsetHeight + 12);
+    const over = chip.getBoundingClientRect().left + (tip ? tip.offsetWidth : 0) - view.getBoundingClientRect().right + 12;
+    if (tip) tip.style.left = over > 0 ? `${-over}px` : "";
   });
 
   let seen = "";
