@@ -47,7 +47,7 @@ def _chapter(package: Package, path: str, number: int, titles: dict[str, Title],
     before = len(out.pages)
     root = webpage.tree(package.read(path), package.name, out)
     start = titles.get("")
-    anchors = {key: title for key, (title, _) in titles.items() if key}
+    anchors = {key: title for key, title in titles.items() if key}
     own = start[0] if start else _first_heading(root)
     flow = Flow(out, section=own or f"Section {number}")
     if start:
@@ -57,12 +57,11 @@ def _chapter(package: Package, path: str, number: int, titles: dict[str, Title],
     marks = len(out.outline)
     webpage.Walker(flow, out, anchors).walk(root)
     flow.close()
-    # headings inside of a chapter stand one level below it; a chapter's title is not told twice
-    kept = []
+    told = {(own, before + 1)}  # a title in the table of contents and on the page is one line of the outline
     for entry in out.outline[marks:]:
-        if entry.title != own or entry.page != before + 1:
-            kept.append(entry)
-    out.outline[marks:] = kept
+        if (entry.title, entry.page) in told:
+            out.outline.remove(entry)
+        told.add((entry.title, entry.page))
     if len(out.pages) == before:  # a cover, a blank page
         del out.outline[marks - (1 if start or own else 0) :]
 

@@ -66,6 +66,8 @@ def tree(data: bytes, name: str, out: Pages) -> etree._Element:
         root = etree.fromstring(utf8, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise BadInput(f"{name} holds nothing that a browser would show.", "Save the page again.") from error
+    if any("depth" in entry.message for entry in parser.error_log):
+        out.warn("What is nested more than 2,000 levels deep was not read.")
     if root is None:
         raise BadInput(f"{name} holds nothing that a browser would show.", "Save the page again.")
     return root
@@ -95,10 +97,10 @@ def decoded(data: bytes, name: str, out: Pages) -> str:
 class Walker:
     """Hands blocks to a Flow.
 
-    anchors: {id: title} of elements at which a chapter begins. quiet: headings are only lines (inside of chapters).
+    anchors: {id: (title, level from 0)} of elements at which a chapter begins.
     """
 
-    def __init__(self, flow: Flow, out: Pages, anchors: Mapping[str, str] | None = None) -> None:
+    def __init__(self, flow: Flow, out: Pages, anchors: Mapping[str, tuple[str, int]] | None = None) -> None:
         self._flow, self._out = flow, out
         self._anchors = dict(anchors or {})
         self._parts: list[str] = []
@@ -143,10 +145,10 @@ class Walker:
         return tag in _UNSEEN or hidden
 
     def _start(self, element: etree._Element, tag: str) -> None:
-        title = self._anchors.pop(element.get("id") or element.get("name") or "", "")
-        if title:
+        chapter = self._anchors.pop(element.get("id") or element.get("name") or "", None)
+        if chapter:
             self._flush()
-            self._flow.section(title)
+            self._flow.section(*chapter)
         if tag in _HEADINGS:
             self._flush()
             self._heading = _HEADINGS[tag]

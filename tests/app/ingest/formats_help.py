@@ -31,7 +31,7 @@ def zipped(parts: Mapping[str, str | bytes]) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in parts.items():
-            file.writestr(name, content)
+            file.writestr(name, content, zipfile.ZIP_STORED if name == "mimetype" else None)
     return data.getvalue()
 
 
