@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import assistant, conversations, documents, questions_table
+from app.choice import stored_choice
 from app.errors import AppError
 from app.export import Exported, export
 from app.pages import PageChoice
@@ -18,6 +19,7 @@ from app.plan import choose_reading
 from app.ready_questions import ready_questions
 from app.sample import QUESTIONS, SAMPLE_PDF
 from app.viewer import PageView, Place, Viewer
+from ui.app_plans import AppPlans
 from ui.backend import ConversationLike, DocumentView, FitView, MessageLike, ModelView, Progress, ReadingChoice, Sample
 from ui.strings import text
 
@@ -38,6 +40,7 @@ class AppBackend:
         self._suggestions: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count-tokens")
         self._counts: dict[tuple[str, ...], Future[None]] = {}
+        self.plans = AppPlans(app, self._count)
 
     @property
     def temp_dir(self) -> Path:
@@ -109,7 +112,7 @@ class AppBackend:
 
     def fit(self, conversation_id: str) -> FitView | None:
         """Documents read whole plus all turns, against the context less the room for an answer."""
-        fit = self._fit(conversation_id)
+        fit = self._fit(conversation_id, stored_choice(self.app, conversation_id))
         if fit is None:
             return None
         count = self.app.face().tokenizer.count
@@ -120,7 +123,12 @@ class AppBackend:
         return assistant.ask(self.app, conversation_id, question, reading=reading, pages=_choice(pages))
 
     def retry(self, conversation_id: str, reading: ReadingChoice, pages: str) -> Job:
-        return conversations.regenerate(self.app, conversation_id, reading=reading, pages=_choice(pages))
+        return conversations.regenerate(
+            self.app, conversation_id, reading=reading, pages=_choice(pages) or self._chosen(conversation_id, reading)
+        )
+
+    def _chosen(self, conversation_id: str, reading: ReadingChoice) -> PageChoice | None:
+        return None if reading == "passages" else stored_choice(self.app, conversation_id)
 
     def ask_table(self, conversation_id: str, listed: str, reading: ReadingChoice) -> Job:
         questions = questions_table.read_questions(listed)
@@ -151,12 +159,12 @@ class AppBackend:
         fit = self._fit(conversation_id)
         return dict(fit.tokens_by_document) if fit is not None else {}
 
-    def _fit(self, conversation_id: str) -> documents.Fit | None:
+    def _fit(self, conversation_id: str, choice: PageChoice | None = None) -> documents.Fit | None:
         """Counting needs the model's tokenizer, which takes seconds to read: the first time it is done elsewhere."""
         count = self._count(conversation_id)
         if not count.done() or count.exception() is not None:
             return None
-        return documents.fit(self.app, conversation_id)
+        return documents.fit(self.app, conversation_id, choice)
 
     def counting(self, conversation_id: str) -> bool:
         return bool(conversation_id) and not self._count(conversation_id).done()

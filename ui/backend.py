@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from app.export import Exported
 from app.turn import TurnState
 from app.viewer import PageView, Place
+
+if TYPE_CHECKING:
+    from ui.chooser import Plans
 
 ReadingChoice = Literal["passages", "whole", "parts"]
 Progress = Callable[[int, int], None]
@@ -98,6 +101,11 @@ class Sample:
 class Backend(Protocol):
     @property
     def temp_dir(self) -> Path: ...
+    @property
+    def plans(self) -> Plans | None:
+        """What reading takes and what is chosen; None where nothing is said about it."""
+        ...
+
     def model(self) -> ModelView | None: ...
     def sample(self) -> Sample | None: ...
 

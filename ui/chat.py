@@ -17,6 +17,7 @@ import gradio as gr
 
 from app.errors import as_app_error
 from app.turn import TurnState
+from ui import chooser
 from ui.backend import Backend, JobLike, ReadingChoice
 from ui.render.html import error_card, one_line
 from ui.render.sidebar import Editing
@@ -93,6 +94,11 @@ class Chat:
         self.uploads.add(conversation_id, [Path(path) for path in paths])
         return self.open(conversation_id, search)
 
+    def choose(self, message: str, conversation_id: str) -> tuple[str, str, str, str]:
+        """A button or box of the chooser: (panel, plan, tray, status). Untrusted like everything from the browser."""
+        panel, plan = chooser.act(self.backend.plans, self._existing(conversation_id), message)
+        return panel, plan, self.screen.documents(conversation_id)["tray"], self.screen.status(conversation_id)
+
     def search(self, conversation_id: str, search: str) -> Updates:
         return self.screen.sidebar(conversation_id, search)
 
@@ -161,7 +167,8 @@ class Chat:
         """Yields what changed, about ten times a second, until nothing runs in this conversation."""
         if not conversation_id:
             return
-        counting = self.backend.counting(conversation_id)
+        self._look_at_folders(conversation_id)
+        counting = self._counting(conversation_id)
         # Looked at before the first showing: what ends meanwhile is then seen as a change.
         job: JobLike | None = self.backend.current(conversation_id)
         seen_state: TurnState | None = None
@@ -183,15 +190,25 @@ class Chat:
             elif uploads != seen_uploads:
                 updates |= await asyncio.to_thread(self.screen.documents, conversation_id)
             seen_uploads = uploads
-            if counting and not self.backend.counting(conversation_id):
+            if counting and not self._counting(conversation_id):
+                self._look_at_folders(conversation_id)  # tokens are known now, so that times can be told
                 updates |= await asyncio.to_thread(self._settled, conversation_id, search)
-            counting = self.backend.counting(conversation_id)
+            counting = self._counting(conversation_id)
             if updates:
                 yield updates
             quiet = job is None and not counting and not any(upload.busy for upload in uploads)
             if quiet and self.backend.current(conversation_id) is None:
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+    def _look_at_folders(self, conversation_id: str) -> None:
+        if self.backend.plans is not None:
+            self.backend.plans.look(conversation_id)
+
+    def _counting(self, conversation_id: str) -> bool:
+        """Whether tokens are being counted or folders looked at: what is known then is shown."""
+        plans = self.backend.plans
+        return self.backend.counting(conversation_id) or (plans is not None and plans.looking(conversation_id))
 
     def _settled(self, conversation_id: str, search: str) -> Updates:
         """After an answer or a document: everything that may have changed with it."""

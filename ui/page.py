@@ -15,7 +15,7 @@ from ui.viewer import look
 
 PARTS = (
     "conversation", "follow", "action", "side", "top", "history", "live", "notice", "tray",
-    "question", "reading", "pages", "send", "stop", "status", "many", "listed",
+    "question", "reading", "pages", "send", "stop", "status", "many", "listed", "plan",
 )  # fmt: skip
 
 
@@ -49,6 +49,8 @@ def build_page(chat: Chat) -> gr.Blocks:
                 with gr.Column(elem_id="ub-dock"):
                     parts["notice"] = _markup("ub-notice")
                     parts["tray"] = _markup("ub-tray")
+                    chooser = _markup("ub-choosing")
+                    parts["plan"] = _markup("ub-plan")
                     panel = build_panel(parts)
                     attach, many = _composer(parts)
                     parts["status"] = _markup("ub-status")
@@ -61,6 +63,7 @@ def build_page(chat: Chat) -> gr.Blocks:
             lambda message: look(chat.backend, message)["viewer"], looks, viewer, trigger_mode="always_last",
             queue=False, show_progress="hidden", api_visibility="private",
         )  # fmt: skip
+        _wire_chooser(chat, parts, chooser)
         del theme  # app.js acts on it
     return page
 
@@ -141,6 +144,16 @@ def _wire(
         lambda reading: gr.update(visible=reading != "passages"), parts["reading"], parts["pages"], queue=False, **quiet
     )
     return named, leads
+
+
+def _wire_chooser(chat: Chat, parts: dict[str, Any], chooser: gr.Markdown) -> None:
+    """Boxes and buttons of the chooser; a running answer goes on being shown."""
+    box = gr.Textbox(elem_id="ub-choose", visible="hidden", max_lines=1)
+    outputs = [chooser, *(parts[name] for name in ("plan", "tray", "status"))]
+    box.submit(
+        chat.choose, [box, parts["conversation"]], outputs, trigger_mode="multiple", concurrency_limit=None,
+        show_progress="hidden", api_visibility="private",
+    )  # fmt: skip
 
 
 def _wire_many(

@@ -13,6 +13,7 @@ import gradio as gr
 
 from app.turn import TurnState
 from ui.backend import Backend, FitView, Sample
+from ui.chooser import show_plan
 from ui.render.documents import render_tray
 from ui.render.html import escape, one_line
 from ui.render.messages import render_empty, render_history, render_live
@@ -59,8 +60,12 @@ class Screen:
         return {
             "history": history,
             **self.live(job.state if job else None),
-            "status": render_status(self.backend.model(), self._fit(conversation_id), last_stats(messages)),
+            "status": self.status(conversation_id),
         }
+
+    def status(self, conversation_id: str) -> str:
+        messages = self.backend.messages(conversation_id) if conversation_id else ()
+        return render_status(self.backend.model(), self._fit(conversation_id), last_stats(messages))
 
     def live(self, state: TurnState | None) -> Updates:
         busy = state is not None
@@ -68,8 +73,11 @@ class Screen:
 
     def documents(self, conversation_id: str) -> Updates:
         if not conversation_id:
-            return {"tray": render_tray((), ())}
-        return {"tray": render_tray(self.backend.documents(conversation_id), self.uploads.of(conversation_id))}
+            return {"tray": render_tray((), ()), "plan": show_plan(None, "")}
+        return {
+            "tray": render_tray(self.backend.documents(conversation_id), self.uploads.of(conversation_id)),
+            "plan": show_plan(self.backend.plans, conversation_id),
+        }
 
     def notice(self, sentence: str) -> str:
         return one_line(f'<p class="ub-notice" role="status">{escape(sentence)}</p>' if sentence else "")

@@ -163,8 +163,9 @@ def build_app(backend: Backend, uploads: Uploads) -> FastAPI:
         theme=gr.themes.Base(  # pyright: ignore[reportPrivateImportUsage]
             font=system_fonts, font_mono=("ui-monospace", "monospace")
         ),
-        css_paths=[STATIC / "app.css", STATIC / "viewer.css"],
-        head='<script src="/ui/app.js" defer></script><script src="/ui/viewer.js" defer></script>',
+        css_paths=[STATIC / "app.css", STATIC / "viewer.css", STATIC / "chooser.css"],
+        head='<script src="/ui/app.js" defer></script><script src="/ui/viewer.js" defer></script>'
+        '<script src="/ui/chooser.js" defer></script>',
         app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
     )
 

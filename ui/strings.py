@@ -59,6 +59,37 @@ TEXTS: dict[str, str] = {
     "doc.unread": "no usable text on {count} of {total} pages",
     "doc.in_use": "A question about this document is being answered.",
     "doc.in_use_hint": "Stop the answer first, then remove the document.",
+    # before reading
+    "plan.all": "{count} tokens to read",
+    "plan.part": "{count} of {total} tokens chosen",
+    "plan.time": "about {duration}",
+    "plan.time_guess": "about {duration} (a guess)",
+    "plan.memory": "{size} of memory",
+    "plan.over": "{count} tokens more than fit",
+    "plan.measured": "Measured on this machine with this model",
+    "plan.guess": "A guess: nothing was measured with this model on this machine yet",
+    "plan.choose": "Choose what is read",
+    "choose.title": "What is read as a whole",
+    "choose.of": "tokens chosen; {room} fit",
+    "choose.over": "more than fit",
+    "choose.take": "Choose these",
+    "choose.map": "The map of {name}: its paths and signatures, without the text",
+    "choose.map_take": "Choose the map",
+    "choose.parts": "Everything, part by part: each part is asked in turn",
+    "choose.parts_take": "Read part by part",
+    "choose.these": "Read what is ticked",
+    "choose.all": "Everything",
+    "choose.close": "Close",
+    "choose.inside": "{count} inside",
+    "choose.tokens": "tokens",
+    "choose.gone": "This can no longer be chosen.",
+    "choose.gone_hint": "Open the list again: the documents have changed.",
+    "changes.what": "Answers go by the text as it was read until you choose.",
+    "changes.append": "Append the new versions",
+    "changes.again": "Read again from the first change",
+    "changes.takes": "{what}: about {duration}",
+    "changes.leave": "Not now",
+    "changes.in_use_hint": "Stop the answer first, then take the changes.",
     # composer
     "ask.placeholder": "Ask about your documents",
     "ask.label": "Question",
@@ -191,8 +222,9 @@ TEXTS: dict[str, str] = {
     "empty.ready": "Ask anything about it. Answers show the pages they come from.",
     "empty.title": "Chat with whole documents",
     "empty.lead": (
-        "Drop a PDF, a text or Markdown file, or source code. Unabridged shows the passages that fit your question "
-        "with their pages, then answers. Everything stays on this computer."
+        "Drop a PDF, a Word, PowerPoint or Excel file, an e-book, a web page, a mail, notes or source code, also in a "
+        "zip. Unabridged shows the passages that fit your question with their pages, then answers. Everything stays on "
+        "this computer."
     ),
     "empty.sample": "Try the sample document",
     "empty.sample_lead": "A short PDF and three questions to ask it:",
