@@ -9,7 +9,7 @@ from app.extract_summary import central_sentences
 from app.parts import Piece, make_windows
 from app.parts_join import Finding, Joiner
 from app.parts_kept import question_key, read_before
-from app.parts_state import PartsState, PartState, parts_from
+from app.parts_state import PartPhase, PartsState, PartState, parts_from
 from app.parts_text import merge_items, so_far
 from app.prompts import DocumentText
 from app.tasks import recognise, says_nothing
@@ -156,8 +156,14 @@ def test_two_documents_both_give_key_sentences() -> None:
     assert {passage.document_id for passage in found} == {"d", "e"}
 
 
-def part(number: int, text: str = "", pages: tuple[int, ...] = (1,), **more) -> PartState:
-    return PartState(number, "d", "d.pdf", pages, **({"state": "done", "text": text, "key": f"k{number}"} | more))
+def part(
+    number: int,
+    text: str = "",
+    pages: tuple[int, ...] = (1,),
+    state: PartPhase = "done",
+    quotes: tuple[Citation, ...] = (),
+) -> PartState:
+    return PartState(number, "d", "d.pdf", pages, state, quotes, text, key=f"k{number}")
 
 
 def test_lists_of_parts_are_joined_without_repeats() -> None:

@@ -29,7 +29,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window for each page of the test's PDF, and short answers of windows."""
     monkeypatch.setattr(parts_work, "SMALL_WINDOW_TOKENS", 60)
     monkeypatch.setattr(parts_ask, "SMALL_ANSWER", 8)
-    monkeypatch.setattr(parts_ask, "PART_ANSWER", 8)
+    for module in (parts_ask, parts_work):
+        monkeypatch.setattr(module, "PART_ANSWER", 8)
 
 
 @pytest.fixture
