@@ -21,7 +21,8 @@ _PAGE = (
     r"|\bpágs?\.)[.:]?"
 )
 _AND = r"\s*(?:[-–—~～至到]|,|;|&|\band\b|\bund\b|\bto\b|\bet\b|、)\s*"
-_NAMES = rf"{_NAME}(?:{_AND}(?:{_PAGE}\s*)?{_NAME})*"
+_OTHER = rf"(?!(?:D|Doc|Document)\.?\s?\d{{1,3}}\b[\s,;:]*{_PAGE})"  # [D1 p3, D2 p9]
+_NAMES = rf"{_NAME}(?:{_AND}{_OTHER}(?:{_PAGE}\s*)?{_NAME})*"
 _PAGES = re.compile(
     rf"{_PAGE}\s*(?P<after>{_NAMES})|第\s*(?P<dense>\d{{1,5}}(?:\s*[-–—~～至到、,和]\s*\d{{1,5}})*)\s*(?:页|頁|ページ|쪽)"
     r"|(?P<before>\d{1,5}(?:\s*[-–—~～]\s*\d{1,5})?)\s*(?:ページ|頁|쪽|페이지)",
@@ -188,11 +189,18 @@ class _Reader:
             names = _names(match)
             places += self._places(document, names)
             written.append(_written(names))
+        places = self._marked(text, places)
         left = _LEAD_WORDS.sub("", rest)
         firm = len(left) <= 3 or re.fullmatch(_NAME, left, re.IGNORECASE) is not None
         if strict and not firm:
             return None
         return Claim(start, end, "; ".join(written), tuple(dict.fromkeys(places)), firm)
+
+    def _marked(self, text: str, places: list[int]) -> list[int]:
+        """Our own markers name both: [Page 3, marked xii]."""
+        label = re.search(rf"\b(?:marked|printed)\s+({_NAME})", text, re.IGNORECASE)
+        exact = [place for place in places if label and self.index.pages[place].label.casefold() == label[1].casefold()]
+        return exact or places
 
     def spoken(self, match: re.Match[str], answer: str) -> Claim:
         """A page named in the middle of a sentence, with the document before or behind it."""
