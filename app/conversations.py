@@ -58,6 +58,7 @@ def delete(app: App, conversation_id: str, *, with_documents: bool = False) -> N
     forget_kv(app, conversation_id)
     table_place.drop(app, conversation_id)
     documents = [document.id for document in app.library.documents(conversation_id)]
+    documents += [id for v in app.library.versions(conversation_id) for id in (v.document_id, v.newer_id)]
     app.library.delete_conversation(conversation_id)
     if with_documents:
         remove_unused(app, documents)
@@ -96,7 +97,8 @@ def regenerate(
         pages = pages or read_then
         if sampling is None and earlier.state == "complete" and choice_as_text(pages) == choice_as_text(read_then):
             sampling = _fresh_sampling(app)
-    return answer(app, question, reading=reading, pages=pages, sampling=sampling, replaces=earlier)
+    task = str(earlier.details.get("task") or "auto") if earlier is not None else "auto"
+    return answer(app, question, reading=reading, pages=pages, sampling=sampling, replaces=earlier, task=task)
 
 
 def forget_kv(app: App, conversation_id: str) -> None:

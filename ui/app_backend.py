@@ -102,6 +102,8 @@ class AppBackend:
         )
         if added.error is not None:
             raise added.error
+        if added.offered:
+            self.plans.look_anew(conversation_id)
         if added.document is not None:
             self._notes[added.document.id] = added.warnings
 

@@ -55,6 +55,12 @@ class AppPlans:
         if known is None or (known[1].done() and time.monotonic() - known[0] > LOOK_AGAIN_S):
             self._looks[conversation_id] = (time.monotonic(), self._pool.submit(self._find, conversation_id))
 
+    def look_anew(self, conversation_id: str) -> None:
+        """At once, because something was added that may be a newer version."""
+        self._looks.pop(conversation_id, None)
+        self._left.pop(conversation_id, None)
+        self.look(conversation_id)
+
     def looking(self, conversation_id: str) -> bool:
         known = self._looks.get(conversation_id)
         return known is not None and not known[1].done()

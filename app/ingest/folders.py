@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from app.ingest.extracted import Extracted, ExtractedFile, ExtractedPage, Limits
 from app.ingest.files import Progress, extractor, printable, read_descriptor
 from app.ingest.walk import BEYOND_LIMIT
 from app.ingest.worker import request_line
+
+FOLDER_LIMITS = Limits(text_bytes=100_000_000, pages=50_000)
+"""A repository of thousands of files is listed whole, so that what is read can be chosen from all of it."""
 
 
 def read_folder(
@@ -36,7 +39,7 @@ def read_folder(
     the reason. progress(done, total) counts files. A password is tried on every encrypted document. Raises BadInput
     (nothing to read, not a folder) and Cancelled.
     """
-    limits = limits or Limits()
+    limits = limits or FOLDER_LIMITS
     path = _checked(path)
     folder = _Folder(printable(path.name or str(path)), progress, limits, earlier or Earlier())
     try:
@@ -64,7 +67,7 @@ def read_archive(
 
     It is read in memory. Entries that could do harm (links, devices, paths that lead outside) are in `skipped`.
     """
-    limits = limits or Limits()
+    limits = limits or FOLDER_LIMITS
     archive = _Folder(name, progress, limits, Earlier())
     source: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": os.path.abspath(path)}
     fds = (fd,) if os.name == "posix" else ()
@@ -77,10 +80,22 @@ def read_archive(
         archive.fill(
             entry,
             lambda entry=entry: read_descriptor(
-                fd, path, printable(entry.path), password=password, cancel=cancel, limits=limits, member=entry.path
+                fd,
+                path,
+                printable(entry.path),
+                password=password,
+                cancel=cancel,
+                limits=_for_one(limits),
+                member=entry.path,
             ),
         )
     return archive.extracted("archive")
+
+
+def _for_one(limits: Limits) -> Limits:
+    """What one file of a folder may hold: no more than if it came alone."""
+    alone = Limits()
+    return replace(limits, text_bytes=min(limits.text_bytes, alone.text_bytes), pages=min(limits.pages, alone.pages))
 
 
 def list_folder(
@@ -221,7 +236,7 @@ class _Folder:
                 os.lseek(fd, 0, os.SEEK_SET)
                 name = printable(entry.path)
                 return read_descriptor(
-                    fd, root / entry.path, name, password=password, cancel=cancel, limits=self.limits
+                    fd, root / entry.path, name, password=password, cancel=cancel, limits=_for_one(self.limits)
                 )
             finally:
                 os.close(fd)
