@@ -63,7 +63,7 @@ def kind_of(name: str, file: BinaryIO) -> str:
     head = file.read(HEAD)
     kind = kind_of_head(name, head)
     if head.startswith(b"PK\x03\x04"):
-        kind = _kind_of_zip(file, head) or kind
+        kind = _kind_of_zip(file, head, kind) or kind
     elif kind == "text" and any(head.startswith(mark) for mark in _PACKED) and _holds_tar(file):
         kind = "archive"
     file.seek(0)
@@ -110,7 +110,7 @@ def _holds_tar(file: BinaryIO) -> bool:
     return False
 
 
-def _kind_of_zip(file: BinaryIO, head: bytes) -> str:
+def _kind_of_zip(file: BinaryIO, head: bytes, by_name: str) -> str:
     if head[30:38] == b"mimetype":
         told = head[38:].lstrip(b"\0")
         for mime, kind in _MIME_TYPES.items():
@@ -121,6 +121,8 @@ def _kind_of_zip(file: BinaryIO, head: bytes) -> str:
         for folder, kind in _OFFICE_FOLDERS.items():
             if any(name.startswith(folder) for name in names):
                 return kind
+    if b"content.xml" in names and by_name in ("odt", "ods", "odp"):
+        return by_name
     if b"meta-inf/container.xml" in names and any(name.endswith(b".opf") for name in names):
         return "epub"
     return "archive" if names else ""

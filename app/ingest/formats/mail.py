@@ -24,7 +24,9 @@ def read(file: BinaryIO, name: str, out: Pages, password: str | None = None) -> 
     if len(data) > MOST_BYTES:
         raise BadInput(f"{name} is larger than {MOST_BYTES / 1e6:g} MB.", "Save it without its attachments.")
     message = email.message_from_bytes(data, policy=email.policy.default)
-    if not isinstance(message, EmailMessage) or not any(message.get(header) for header in ("From", "Date", "Subject")):
+    if not isinstance(message, EmailMessage) or not any(
+        _header(message, header) for header in ("From", "Date", "Subject")
+    ):
         raise BadInput(f"{name} is not an e-mail: it has no sender, date or subject.", "Save it from the mail program.")
     if message.get_content_type() in _ENCRYPTED and "signed-data" not in message.get("Content-Type", ""):
         raise BadInput(f"{name} is encrypted.", "Open it in your mail program and save its text.")

@@ -108,7 +108,6 @@ class Walker:
         self._heading: int | None = None
         self._prefix = ""
         self._pre = 0
-        self._cells: list[list[str] | None] = []
         self._raised: list[int] = []
 
     def walk(self, root: etree._Element) -> None:
@@ -118,7 +117,7 @@ class Walker:
             if event == "end":
                 self._end(element)
                 self._tail(element)
-            else:
+            elif isinstance(element.tag, str):  # else an entity of the page's own, which is never expanded
                 tag = local(element).lower()
                 if self._is_left_out(element, tag, has_main):
                     walk.skip_subtree()
@@ -259,7 +258,7 @@ def _seen(element: etree._Element) -> list[str]:
     for event, inner in walk:
         tag = local(inner).lower()
         if event == "start":
-            if tag in _UNSEEN or inner.get("hidden") is not None or _HIDDEN.search(inner.get("style", "")):
+            if tag in _UNSEEN or inner.get("hidden") is not None or _HIDDEN.search(inner.get("style") or ""):
                 walk.skip_subtree()
                 inner[:] = []
                 inner.text = None

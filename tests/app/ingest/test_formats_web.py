@@ -239,13 +239,8 @@ def test_rtf(tmp_path: Path) -> None:
     assert out.warnings == ["1 picture was not read."]
 
 
-ODF = "".join(
-    f' xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{space}:1.0"'
-    for name, space in (
-        ("office", "office"), ("text", "text"), ("table", "table"), ("draw", "drawing"), ("presentation", "presentation"(
-        ()
-    )
-)  # fmt: skip
+NAMES = {"office": "office", "text": "text", "table": "table", "draw": "drawing", "presentation": "presentation"}
+ODF = "".join(f' xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{space}:1.0"' for name, space in NAMES.items())
 
 
 def opendocument(kind: str, body: str) -> bytes:
@@ -269,7 +264,7 @@ def test_opendocument(tmp_path: Path) -> None:
         opendocument(
             "spreadsheet",
             '<office:spreadsheet><table:table table:name="Fees"><table:table-row><table:table-cell>'
-            '<text:p>Boat</text:p>'
+            "<text:p>Boat</text:p>"
             "</table:table-cell><table:table-cell><text:p>Fee</text:p></table:table-cell></table:table-row>"
             '<table:table-row table:number-rows-repeated="2"><table:table-cell/></table:table-row>'
             '<table:table-row table:number-rows-repeated="1000000"><table:table-cell '
