@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.choice import Source, chosen_tokens, room, sources, stored_choice
 from app.estimate import Estimate, estimate, kv_bytes_per_token
@@ -40,17 +40,17 @@ def reading_plan(
     *,
     choice: PageChoice | None = None,
     question: str = "",
-    always_suggest: bool = False,
+    propose: Literal["always", "never", "unfitting"] = "unfitting",
 ) -> ReadingPlan:
     """For the documents of a conversation. choice: what is to be read, else what was chosen in the conversation.
 
-    Suggestions are made where not everything fits, or always. WrongUse for a page that is not there.
+    propose: whether there are suggestions, by default where not everything fits. WrongUse for a page that is not there.
     """
     found = sources(app, conversation_id)
     chosen = choice if choice is not None else stored_choice(app, conversation_id)
     texts = [source for source in found if source.document.kind != MAP]  # a map repeats what is in them
     tokens, everything, space = chosen_tokens(found, chosen), chosen_tokens(texts, None), room(app)
-    wanted = always_suggest or everything > space
+    wanted = propose == "always" or (propose == "unfitting" and everything > space)
     return ReadingPlan(
         sources=tuple(found),
         choice=chosen,

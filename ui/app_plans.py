@@ -42,7 +42,8 @@ class AppPlans:
             return None
         if not self.app.library.documents(conversation_id):
             return None
-        return reading_plan(self.app, conversation_id, question=question, always_suggest=suggest)
+        propose = "always" if suggest else "never"
+        return reading_plan(self.app, conversation_id, question=question, propose=propose)
 
     def changes(self, conversation_id: str) -> Sequence[Changes]:
         left = self._left.get(conversation_id, set())
@@ -75,7 +76,7 @@ class AppPlans:
         store_choice(self.app, conversation_id, choice if choice.documents else None)
 
     def choose_suggested(self, conversation_id: str, kind: str, question: str) -> None:
-        plan = reading_plan(self.app, conversation_id, question=question, always_suggest=True)
+        plan = reading_plan(self.app, conversation_id, question=question, propose="always")
         found = next((suggestion for suggestion in plan.suggestions if suggestion.kind == kind), None)
         if found is None:
             raise WrongUse(text("choose.gone"), text("choose.gone_hint"))

@@ -86,7 +86,7 @@ def choice_of(app: App, conversation_id: str, args: argparse.Namespace, question
         files = by_names(sources(app, conversation_id), args.chosen_files)
         choice = files if choice is None else choice.join(files)
     if args.fit:
-        plan = reading_plan(app, conversation_id, question=question, always_suggest=True)
+        plan = reading_plan(app, conversation_id, question=question, propose="always")
         if plan.all_tokens <= plan.room:
             return choice
         fitting = next((s for s in plan.suggestions if s.kind == args.fit), None)

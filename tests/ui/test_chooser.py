@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from test_browser import until
 
 from app import choice, documents
+from app.estimate import speed_key
 from app.settings import load_settings
 from app.wiring import App
 
@@ -176,6 +178,48 @@ def test_the_map_is_one_click_away_and_a_panel_closes_with_escape(app: App, repo
     chosen = choice.stored_choice(app, conversation)
     (text,) = documents.document_texts(app, conversation, chosen)
     assert "1: class Tide" in text.pages[0].text
+
+
+def test_a_question_that_does_not_fit_is_asked_again_with_what_was_chosen(app: App, repo: Path, shown, snap) -> None:
+    conversation = add(app, repo)
+    page = shown(conversation)
+    page.locator("#ub-reading label", has=page.locator('input[value="whole"]')).click()
+    page.fill("#ub-question textarea", "Who lights the lamp of the lighthouse?")
+    page.press("#ub-question textarea", "Enter")
+    page.wait_for_selector(".ub-error .ub-choices")
+    page.click('.ub-error button[name="choose-open"]')
+    page.wait_for_selector(".ub-chooser")
+    snap(page, "chooser-after-error")
+    page.locator(".ub-proposals li").first.locator("button").click()
+    page.wait_for_selector(".ub-chooser", state="detached")
+    until(page, "document.querySelectorAll('#ub-history .ub-answer .ub-text').length === 1", seconds=200)
+    assert page.locator(".ub-error").count() == 0
+    note = page.locator(".ub-note", has_text="Not read of harbour, as you chose")
+    assert "README.md" in note.inner_text()
+    snap(page, "chooser-answered")
+    assert app.library.reading_speeds(app.face().fingerprint, speed_key(app)), "how long reading took is remembered"
+    page.wait_for_selector(".ub-plan >> text=tokens chosen")
+    assert "(a guess)" not in page.inner_text(".ub-plan")
+
+
+def test_an_archive_that_is_added_again_is_offered_as_newer(app: App, shown, tmp_path: Path) -> None:
+    def archive(folder: str, text: str) -> Path:
+        path = tmp_path / folder / "notes.zip"
+        path.parent.mkdir()
+        with zipfile.ZipFile(path, "w") as made:
+            made.writestr("a.md", "# Tides\nHigh at noon.\n")
+            made.writestr("b.md", text)
+        return path
+
+    conversation = add(app, archive("old", "Low at six.\n"))
+    page = shown(conversation)
+    page.set_input_files("#ub-controls input[type=file]", str(archive("new", "Low at seven.\n")))
+    page.wait_for_selector(".ub-changes >> text=b.md changed")
+    assert len(app.library.documents(conversation)) == 1
+    page.click('button[name="changes-again"]')
+    page.wait_for_selector(".ub-changes", state="detached")
+    (document,) = app.library.documents(conversation)
+    assert "Low at seven.\n" in [row.text for row in app.library.pages(document.id)]
 
 
 def test_a_changed_folder_is_named_and_taken_with_its_time(app: App, shown, snap, tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def _error(error: ErrorView, newest: bool) -> str:
             '<div class="ub-choices">'
             + button("retry-parts", "", text("fit.parts"), "ub-primary")
             + button("retry-passages", "", text("fit.passages"), "ub-quiet")
+            + button("choose-open", "", text("plan.choose"), "ub-quiet")
             + '<span class="ub-form" role="group"><input class="ub-input" type="text" name="pages" '
             f'title="{escape(text("fit.pages"))}" '
             f'placeholder="{escape(text("fit.pages_placeholder"))}">'

@@ -5,8 +5,8 @@
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   let sent = 0;
 
-  function send(action, value, typed = "") {
-    const box = find("#ub-choose :is(textarea, input)");
+  function send(action, value, typed = "", to = "#ub-choose") {
+    const box = find(`${to} :is(textarea, input)`);
     if (!box) return;
     const set = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(box), "value").set;
     set.call(box, JSON.stringify({ action, value, typed, n: ++sent }));
@@ -99,7 +99,7 @@
       find("#ub-question textarea")?.focus({ preventScroll: true });
       if (again) {
         again = false;
-        find('.ub-choices button[name="retry-whole"]')?.click();
+        send("retry-whole", "", "", "#ub-action");
       }
     }
     const here = find("#ub-here")?.title ?? null;
