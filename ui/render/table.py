@@ -36,9 +36,12 @@ def render_table_progress(state: TurnState, table: TableState, inside: str) -> s
 def _row(row: TableRow) -> str:
     answer = row.answer or row.error
     bad = ' class="ub-table-bad"' if row.error else ""
-    status = next((s for s in STATUS_ORDER if any(c.status == s for c in row.citations)), "")
-    chip = f'<span class="ub-chip ub-{status}">{escape(STATUS_NAMES[status])}</span>' if status else ""
-    chip = chip or (escape(row.quote_status) if not row.error else "")
+    counts = {status: sum(c.status == status for c in row.citations) for status in STATUS_ORDER}
+    chip = "".join(
+        f'<span class="ub-held ub-held-{status}">{escape(f"{STATUS_NAMES[status]} ({number})")}</span>'
+        for status, number in counts.items()
+        if number
+    ) or escape(row.quote_status)
     return (
         f"<tr><td>{escape(row.question)}</td><td{bad}>{escape(answer)}</td>"
         f"<td>{escape(row.pages)}</td><td>{chip}</td></tr>"
