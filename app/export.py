@@ -72,7 +72,7 @@ def export(app: App, conversation_id: str, format: str) -> Exported:
         raise WrongUse(f"There is no export as {format!r}.", f"Use {', '.join(FORMATS)}.")
     conversation = _read(app, conversation_id)
     write = {"md": _markdown, "json": _json, "docx": _docx}[format]
-    stem = _UNSAFE_NAME.sub(" ", conversation.title).strip(" .")[:80].strip(" .") or "conversation"
+    stem = " ".join(_UNSAFE_NAME.sub(" ", conversation.title).split()).strip(" .")[:80].strip(" .") or "conversation"
     return Exported(f"{stem}.{format}", MEDIA_TYPES[format], write(conversation))
 
 
