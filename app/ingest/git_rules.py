@@ -51,7 +51,7 @@ class GitRules:
             return "a git submodule, another project: open it by itself"
         if _decides(self.ignored, path):
             return "ignored by .gitignore"
-        if _decides(self.generated, path):
+        if not path.endswith("/") and _decides(self.generated, path):  # attributes are those of files
             return "generated or vendored, as .gitattributes says"
         return ""
 

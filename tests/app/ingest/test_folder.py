@@ -217,3 +217,49 @@ def test_twenty_good_and_ten_hostile(tmp_path: Path) -> None:
     assert all(isinstance(skipped, Skipped) and skipped.reason for skipped in found.skipped)
     [(_, same)] = read_many([tmp_path])
     assert same == found
+
+
+def test_submodules_nested_repositories_and_attributes(tmp_path: Path) -> None:
+    """Inside a repository other projects are named and left out; a folder of repositories is read whole."""
+    files: dict[str, str | bytes] = {
+        "app/.git/info/exclude": "private.txt\n",
+        "app/.gitmodules": '[submodule "lib"]\n\tpath = libs/lib\n\turl = ../lib\n',
+        "app/.gitattributes": "dist/** linguist-generated\ndist/keep.js -linguist-generated\n*.txt text\n",
+        "app/main.py": "print(1)\n",
+        "app/private.txt": "excluded",
+        "app/dist/app.js": "x",
+        "app/dist/keep.js": "kept\n",
+        "app/libs/lib/lib.py": "other",
+        "app/libs/clone/.git/HEAD": "ref",
+        "app/libs/clone/c.py": "other",
+        "app/libs/tree/.git": "gitdir: ../..",
+        "app/libs/tree/t.py": "other",
+        "second/.git/HEAD": "ref",
+        "second/s.py": "print(2)\n",
+    }
+    write(tmp_path, files)
+    found = read_folder(tmp_path)
+    assert {page.label.split(":")[0] for page in found.pages} == {
+        "app/.gitattributes",
+        "app/.gitmodules",
+        "app/dist/keep.js",
+        "app/main.py",
+        "second/s.py",
+    }
+    assert reasons(found) == {
+        "app/.git": "version control data",
+        "app/dist/app.js": "generated or vendored, as .gitattributes says",
+        "app/libs/clone": "another git repository inside this one: open it by itself",
+        "app/libs/lib": "a git submodule, another project: open it by itself",
+        "app/libs/tree": "a git submodule, another project: open it by itself",
+        "app/private.txt": "ignored by .gitignore",
+        "second/.git": "version control data",
+    }
+
+
+def test_web_pages_are_source_beside_source_and_text_elsewhere(tmp_path: Path) -> None:
+    page = "<html><body><h1>Piers</h1><p>Two of them.</p></body></html>"
+    write(tmp_path, {"saved/a.html": page, "saved/notes.md": "# Notes\n", "repo/a.html": page, "repo/x.py": "x = 1\n"})
+    saved, repository = read_folder(tmp_path / "saved"), read_folder(tmp_path / "repo")
+    assert next((page.label, page.text) for page in saved.pages) == ("a.html:Piers", "Piers\nTwo of them.")
+    assert next((page.label, page.text) for page in repository.pages) == ("a.html:L1", page)
