@@ -9,7 +9,7 @@ from sqlite_utils import Database
 from storage.base import checked_hex64, new_id, not_found, now, storable
 from storage.indexing import INDEXED_AT_ONCE, Indexing
 from storage.passages import split_pages
-from storage.rows import Attachment, Document, PageRow
+from storage.rows import PAGE_COLUMNS, Attachment, Document, PageRow
 from storage.search_index import index_document
 
 _DOCUMENTS_OF = """
@@ -38,12 +38,23 @@ class Documents(Indexing):
         stored = self.find_document(sha256, extractor)
         if stored is not None:
             return stored
-        rows = [(page.index, storable(page.label), storable(page.text), page.flag) for page in pages]
+        rows = [
+            (
+                page.index,
+                storable(page.label),
+                storable(page.text),
+                page.flag,
+                page.pictures,
+                page.formulas,
+                int(page.ocr),
+            )
+            for page in pages
+        ]
         if len({row[0] for row in rows}) != len(rows):
             raise ValueError("pages: got the same index twice, need distinct ones")
-        document_id, characters = new_id(), sum(len(text) for _, _, text, _ in rows)
+        document_id, characters = new_id(), sum(len(row[2]) for row in rows)
         later = characters > INDEXED_AT_ONCE
-        passages = [] if later else split_pages([(index, text) for index, _, text, _ in rows])
+        passages = [] if later else split_pages([(row[0], row[2]) for row in rows])
         with nullcontext() if later else self._index_lock, self._writer.transaction() as db:
             inserted = db.execute(
                 "INSERT INTO documents (id, sha256, extractor, name, kind, pages, characters, size, added, source)"
@@ -63,7 +74,7 @@ class Documents(Indexing):
             ).rowcount
             if inserted:  # else another thread stored the same document in the meantime
                 db.conn.executemany(
-                    "INSERT INTO pages (document_id, page, label, text, flag) VALUES (?, ?, ?, ?, ?)",
+                    f"INSERT INTO pages (document_id, {PAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     [(document_id, *row) for row in rows],
                 )
                 if later:
@@ -108,14 +119,14 @@ class Documents(Indexing):
         """In order. Raises NotFound for an unknown document."""
         with self._writer.use() as db:
             _need(db, "documents", "document", document_id)
-            query = "SELECT page, label, text, flag FROM pages WHERE document_id = ? ORDER BY page"
+            query = f"SELECT {PAGE_COLUMNS} FROM pages WHERE document_id = ? ORDER BY page"
             rows = db.execute(query, (document_id,)).fetchall()
             return [PageRow(*row) for row in rows]
 
     def page(self, document_id: str, index: int) -> PageRow | None:
         """One page by its number from 1; None if the document, or that page of it, is not there."""
         with self._writer.use() as db:
-            query = "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page = ?"
+            query = f"SELECT {PAGE_COLUMNS} FROM pages WHERE document_id = ? AND page = ?"
             row = db.execute(query, (document_id, index)).fetchone()
             return PageRow(*row) if row else None
 

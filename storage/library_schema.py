@@ -143,3 +143,10 @@ def m004_before_reading(db: Database) -> None:
             choice TEXT NOT NULL
         ) STRICT;
     """)
+
+
+@library_migrations()
+def m005_unread_on_pages(db: Database) -> None:
+    # how many pictures and formulas a page shows that its text does not hold; ocr: its text was recognised on a picture
+    for column in ("pictures", "formulas", "ocr"):
+        db.execute(f"ALTER TABLE pages ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")

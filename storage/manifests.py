@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storage.base import LibraryPart, checked_hex64, not_found, storable
-from storage.rows import PageRow
+from storage.rows import PAGE_COLUMNS, PageRow
 
 KEPT_SPEEDS = 24
 """Measurements of one model, profile and mode that are kept; the oldest go first."""
@@ -85,8 +85,8 @@ class Manifests(LibraryPart):
             if found is None:
                 return None
             document_id, path, first, pages = found
-            query = """
-                SELECT page, label, text, flag FROM pages
+            query = f"""
+                SELECT {PAGE_COLUMNS} FROM pages
                 WHERE document_id = ? AND page BETWEEN ? AND ? ORDER BY page
             """
             rows = db.execute(query, (document_id, first, first + pages - 1)).fetchall()
@@ -103,7 +103,7 @@ class Manifests(LibraryPart):
         """All pages from the first on, about so many characters at a time, so that memory stays flat."""
         last, query = (
             first - 1,
-            "SELECT page, label, text, flag FROM pages WHERE document_id = ? AND page > ? ORDER BY page",
+            f"SELECT {PAGE_COLUMNS} FROM pages WHERE document_id = ? AND page > ? ORDER BY page",
         )
         while True:
             batch: list[PageRow] = []

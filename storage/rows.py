@@ -32,14 +32,24 @@ class Message:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+PAGE_COLUMNS = "page, label, text, flag, pictures, formulas, ocr"
+"""Of the table of pages, in the order of PageRow's fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageRow:
-    """One page of a document: `index` from 1, `label` as printed on it, `flag` one of PAGE_FLAGS."""
+    """One page of a document: `index` from 1, `label` as printed on it, `flag` one of PAGE_FLAGS.
+
+    pictures, formulas: how many it shows that its text does not hold. ocr: its text was recognised on a picture.
+    """
 
     index: int
     label: str
     text: str
     flag: str = ""
+    pictures: int = 0
+    formulas: int = 0
+    ocr: bool = False
 
     def __post_init__(self) -> None:
         if self.index < 1:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import AppError
-from app.ingest.extracted import Extracted, ExtractedFile, ExtractedPage, Limits, OutlineEntry, Skipped, page_ranges
+from app.ingest.extracted import (
+    Extracted,
+    ExtractedFile,
+    ExtractedPage,
+    Limits,
+    OutlineEntry,
+    Skipped,
+    page_ranges,
+    unread,
+)
 from app.ingest.files import extractor, identify, printable, read_file
 from app.ingest.folders import Earlier, list_folder, read_folder
 from app.ingest.pool import ahead
@@ -34,6 +43,7 @@ __all__ = [
     "read_file",
     "read_folder",
     "read_many",
+    "unread",
 ]
 
 

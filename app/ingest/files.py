@@ -16,7 +16,7 @@ from typing import Any
 from app.errors import BadInput, Cancelled
 from app.ingest import detect, formats, kinds
 from app.ingest import ocr as tesseract
-from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges
+from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges, unread
 from app.ingest.layout import PageText, assemble
 from app.ingest.parts import LEAST_PAGES, Helpers, Part, Request
 from app.ingest.pool import POLL_SECONDS, SLOTS
@@ -286,6 +286,10 @@ class _Document:
         if recognised:
             count = f"{page_ranges(recognised)} of {self.total}"
             yield f"{self.name}: {count}: recognised by OCR ({self.ocr}), so letters and figures may be wrong."
+        shown = [page for page in pages if page.unread]
+        if shown:
+            counts = unread(sum(page.pictures for page in shown), sum(page.formulas for page in shown))
+            yield f"{self.name}: not in the text: {counts}, on {page_ranges([page.index for page in shown])}."
         damaged = [page.index for page in pages if page.flag == "garbled" and not page.text]
         if damaged:
             yield f"{self.name}: {page_ranges(damaged)} of {self.total}: damaged, could not be read."

@@ -81,6 +81,14 @@ def test_a_failing_step_leaves_the_version_before_it(tmp_path: Path) -> None:
             assert db.execute("SELECT colour FROM conversations").fetchone() == ("grey",)
 
 
+WRITES = (
+    sqlite3.SQLITE_INSERT,
+    sqlite3.SQLITE_CREATE_TABLE,
+    sqlite3.SQLITE_CREATE_INDEX,
+    sqlite3.SQLITE_ALTER_TABLE,
+)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_failure_before_any_statement_leaves_the_old_version(tmp_path: Path, name: str) -> None:
     """SQLite itself is made to fail at each write that the migration does to the schema or to a table."""
@@ -98,7 +106,7 @@ def test_failure_before_any_statement_leaves_the_old_version(tmp_path: Path, nam
 
         def authorize(action: int, *_: object) -> int:
             nonlocal left
-            if action not in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX):
+            if action not in WRITES:
                 return sqlite3.SQLITE_OK
             left -= 1
             return sqlite3.SQLITE_DENY if left < 0 else sqlite3.SQLITE_OK
