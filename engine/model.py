@@ -90,11 +90,12 @@ class Decoder:
         eps = self.config.norm_eps
         angles = self.rope.angles(start, start + ids.shape[0])
         x, delta = self.embed[ids].float(), None
+        fused = attention if isinstance(attention, FusedAttention) else None  # looked at once: the check is slow
         for index, layer in enumerate(layers):
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
-            if isinstance(attention, FusedAttention):
+            if fused is not None:
                 norms = layer.q_norm, layer.k_norm
-                q = attention.rotate_and_append(index, linear(normed, layer.qkv), norms, angles)
+                q = fused.rotate_and_append(index, linear(normed, layer.qkv), norms, angles)
             else:
                 q, k, v = self.qkv(layer, normed, angles)
                 attention.append(index, k, v)

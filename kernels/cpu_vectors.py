@@ -4,10 +4,13 @@ Each function here is written in LLVM's vector types, which it maps to what the 
 are those of C-contiguous arrays of two dimensions. Mind that our options let LLVM reorder float products, also these.
 """
 
+from typing import Any
+
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+intrinsic: Any = extending.intrinsic  # callers do not pass the first parameter, which type checkers cannot know
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _LANES = 8
@@ -15,7 +18,7 @@ _COLUMNS = 4  # vectors that `add_weighted` sums side by side: additions need no
 
 
 @intrinsic
-def dot(typing, a, i, b, j, count):
+def dot(context, a, i, b, j, count):
     """The product of the first `count` entries of row i of a and row j of b, both float32."""
 
     def generate(context, builder, signature, args):
@@ -35,7 +38,7 @@ def dot(typing, a, i, b, j, count):
 
 
 @intrinsic
-def add_weighted(typing, out, i, rows, first, count, weights, j, skip):
+def add_weighted(context, out, i, rows, first, count, weights, j, skip):
     """out[i] += sum over n < count of weights[j, skip + n] * rows[first + n]; all float32."""
 
     def generate(context, builder, signature, args):
@@ -70,7 +73,7 @@ def add_weighted(typing, out, i, rows, first, count, weights, j, skip):
 
 
 @intrinsic
-def nibble_dot(typing, codes, scales, minimums, row, x, x_scales, sums, token):
+def nibble_dot(context, codes, scales, minimums, row, x, x_scales, sums, token):
     """Two sums over groups g of 32 entries: scales[row, g] * x_scales[token, g] * (codes . x), and minimums[row, g] *
     sums[token, g].
 

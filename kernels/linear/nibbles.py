@@ -5,7 +5,9 @@ inner products are whole numbers, as in llama.cpp's kernels for such files, but 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 
 from kernels.cpu_jit import parallel_lock
@@ -13,7 +15,7 @@ from kernels.cpu_jit import parallel_lock
 GROUP = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NibbleWeight:
     """weight [out, in] = code * (scales * steps[:, 0]) + minimums * steps[:, 1], in groups of 32 along `in`.
 
@@ -26,6 +28,11 @@ class NibbleWeight:
     minimums: torch.Tensor
     steps: torch.Tensor
     bias: torch.Tensor | None = None
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The same memory for the compiled kernel. Made once, not for each token."""
+        return self.codes.numpy(), self.scales.numpy(), self.minimums.numpy(), self.steps.numpy()
 
 
 def pack_nibbles(
@@ -50,7 +57,5 @@ def nibble_linear(x: torch.Tensor, w: NibbleWeight) -> torch.Tensor:
 
     out = torch.empty(x.shape[0], w.codes.shape[0])
     with parallel_lock:
-        nibbles_cpu.product(
-            x.contiguous().numpy(), w.codes.numpy(), w.scales.numpy(), w.minimums.numpy(), w.steps.numpy(), out.numpy()
-        )
+        nibbles_cpu.product(x.contiguous().numpy(), *w.arrays, out.numpy())
     return out

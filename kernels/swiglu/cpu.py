@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kernels.cpu_floats import narrow, widen
+from kernels.cpu_floats import exp_negative, narrow, widen
 from kernels.cpu_jit import as_numpy, jit
 
 
@@ -20,4 +20,6 @@ def _swiglu(gate_up, out):
     for row in range(rows):
         for i in range(ffn):
             gate = widen(gate_up[row, i])
-            out[row, i] = narrow(out, gate / (np.float32(1) + np.exp(-gate)) * widen(gate_up[row, i + ffn]))
+            small = exp_negative(-abs(gate))
+            share = (small if gate < 0 else np.float32(1)) / (np.float32(1) + small)
+            out[row, i] = narrow(out, gate * share * widen(gate_up[row, i + ffn]))
