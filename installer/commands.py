@@ -126,10 +126,17 @@ def test(root: Path, rest: Sequence[str], environment: Mapping[str, str]) -> int
         if subprocess.run(command, check=False, cwd=root, env=inner).returncode:
             failed.append(name)
     say("== pytest" + (f" (failed before it: {', '.join(failed)})" if failed else ""))
-    code = subprocess.run([python, "-m", "pytest", *rest], check=False, cwd=root, env=inner).returncode
+    command = [python, "-m", "pytest", *at_once(os.cpu_count() or 1), *rest]
+    code = subprocess.run(command, check=False, cwd=root, env=inner).returncode
     if failed:
         print(f"Failed besides the tests' own result: {', '.join(failed)}", file=sys.stderr)
     return code or int(bool(failed))
+
+
+def at_once(cores: int) -> list[str]:
+    """Options for pytest: whole files of tests, side by side in two processes. More would want more memory than a small
+    machine has; with one core there is nothing to win."""
+    return ["-n", "2", "--dist", "loadfile"] if cores > 1 else []
 
 
 def setup_alone(root: Path, again: bool, upgrade: bool, environment: Mapping[str, str]) -> int:

@@ -3,6 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import os
+
 import pytest
 from environment import Environment, Stamp
 from machine import Gpu, Machine
@@ -85,7 +87,8 @@ def test_test_runs_lint_format_types_and_then_the_tests(recorder: Recorder, tmp_
     tools = [command[command.index("-m") + 1 :] for command in recorder.runs]
     assert [tool[0] for tool in tools] == ["ruff", "ruff", "pyright", "pytest"]
     assert tools[1] == ["ruff", "format", "--check", "."]
-    assert tools[3] == ["pytest", "tests/installer", "-k", "x"]
+    assert tools[3] == ["pytest", *commands.at_once(os.cpu_count() or 1), "tests/installer", "-k", "x"]
+    assert commands.at_once(1) == []
 
 
 @pytest.mark.parametrize("broken", ["ruff", "pyright", "pytest"])
