@@ -207,15 +207,22 @@ def _fresh(
     cancel: threading.Event | None,
 ) -> Document:
     """The folder as it is now, or the archive that was added again, as a document of the library."""
+    from app.documents import ingest_rows
+
     library = app.library
     for version in library.versions(conversation_id):
         if version.state == "offered" and version.document_id == chain.base.id:
             return library.document(version.newer_id)
     earlier = earlier_reading(library, chain.base.id)
     extracted = ingest.read_folder(Path(chain.base.source), progress=progress, cancel=cancel, earlier=earlier)
-    rows = [PageRow(page.index, page.label, page.text, page.flag) for page in extracted.pages]
     document = library.add_document(
-        extracted.sha256, extracted.name, extracted.kind, extracted.extractor, rows, extracted.size, chain.base.source
+        extracted.sha256,
+        extracted.name,
+        extracted.kind,
+        extracted.extractor,
+        ingest_rows(extracted),
+        extracted.size,
+        chain.base.source,
     )
     keep_files(library, document, extracted)
     return document

@@ -150,7 +150,7 @@ def document_texts(app: App, conversation_id: str, pages: PageChoice | None) -> 
     return texts
 
 
-def fit(app: App, conversation_id: str, pages: PageChoice | None = None) -> Fit:
+def fit(app: App, conversation_id: str, pages_chosen: PageChoice | None = None) -> Fit:
     """Counts tokens with the model's tokenizer, without loading its weights. Counts are kept while the app runs."""
     face = app.face()
     tokens_of = app.document_tokens()
@@ -159,13 +159,17 @@ def fit(app: App, conversation_id: str, pages: PageChoice | None = None) -> Fit:
     tokens: dict[str, int] = {}
     largest: dict[str, int] = {}
     left = room
-    for text in document_texts(app, conversation_id, pages):
-        counts = tokens_of.counts(text.id)
-        chosen = [counts.pages[page.index - 1] for page in text.pages]
-        tokens[text.id] = counts.around + sum(chosen)
+    old = superseded(app.library, conversation_id)
+    for document in app.library.documents(conversation_id):
+        counts = tokens_of.counts(document.id)
+        pages = (pages_chosen or PageChoice()).pages(document.id, document.pages)
+        chosen = [counts.pages[page - 1] for page in pages if page not in old.get(document.id, frozenset())]
+        if not chosen:
+            continue
+        tokens[document.id] = counts.around + sum(chosen)
         sums = accumulate(chosen, initial=counts.around)
-        largest[text.id] = max(0, sum(total <= left for total in sums) - 1)
-        left = max(0, left - tokens[text.id])
+        largest[document.id] = max(0, sum(total <= left for total in sums) - 1)
+        left = max(0, left - tokens[document.id])
     needed = sum(tokens.values()) + overhead
     return Fit(tokens, needed, app.context, app.settings.max_answer_tokens, needed - overhead <= room, largest)
 
@@ -197,9 +201,10 @@ def _add(
             _attach(app, conversation_id, known)
             report(known.pages, known.pages)
             return AddedFile(path, known, warnings=_page_warnings(app.library.pages(known.id)))
-        extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel)
+        ocr = app.settings.ocr
+        extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel, ocr=ocr)
         _keep_copy(app, path, extracted.sha256)
-    rows = [PageRow(page.index, page.label, page.text, page.flag) for page in extracted.pages]
+    rows = ingest_rows(extracted)
     document = app.library.add_document(
         extracted.sha256,
         extracted.name,
@@ -241,12 +246,28 @@ def _attach(app: App, conversation_id: str, document: Document) -> None:
 
 def _stored_before(app: App, path: Path) -> Document | None:
     """The document with this file's content, if this version's extractor has read it before."""
-    return app.library.find_document(*ingest.identify(path))
+    return app.library.find_document(*ingest.identify(path, app.settings.ocr))
+
+
+def ingest_rows(extracted: ingest.Extracted) -> list[PageRow]:
+    """The pages of a file or folder as they are stored."""
+    return [
+        PageRow(page.index, page.label, page.text, page.flag, page.pictures, page.formulas, page.ocr)
+        for page in extracted.pages
+    ]
 
 
 def _page_warnings(rows: Sequence[PageRow]) -> tuple[str, ...]:
-    unread = [row.index for row in rows if row.flag in ("scanned", "garbled")]
-    return (f"No usable text on {ingest.page_ranges(unread)}.",) if unread else ()
+    """What a reader of stored pages should know."""
+    warnings = []
+    if empty := [row.index for row in rows if row.flag in ("scanned", "garbled")]:
+        warnings.append(f"No usable text on {ingest.page_ranges(empty)}.")
+    if recognised := [row.index for row in rows if row.ocr]:
+        warnings.append(f"Recognised by OCR, so letters and figures may be wrong: {ingest.page_ranges(recognised)}.")
+    if shown := [row for row in rows if row.pictures or row.formulas]:
+        counts = ingest.unread(sum(row.pictures for row in shown), sum(row.formulas for row in shown))
+        warnings.append(f"Not in the text: {counts}, on {ingest.page_ranges([row.index for row in shown])}.")
+    return tuple(warnings)
 
 
 def _keep_copy(app: App, path: Path, sha256: str) -> None:
