@@ -123,6 +123,7 @@ def _decode(d: int, fmt: str, listed: bool, device: torch.device) -> None:
     paged_decode(
         _bf16(device, 1, HEADS, d), _layer(d, fmt, device), _numbers(device, pages), lists, _numbers(device, 1),
         d**-0.5, _bf16(device, 1, HEADS, d), scratch, torch.empty(KV_HEADS, pages, device=device),
+        weights=torch.empty(KV_HEADS, device=device),
     )  # fmt: skip
 
 
