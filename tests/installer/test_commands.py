@@ -1,10 +1,9 @@
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import commands
-import os
-
 import pytest
 from environment import Environment, Stamp
 from machine import Gpu, Machine
