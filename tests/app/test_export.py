@@ -46,8 +46,8 @@ def talked(starter_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         }
         app.library.add_message(
             conversation, "assistant", ANSWER, "complete", question=asked.id, reading="whole",
-            thinking="my secret plan", citations=[asdict(citation) for citation in attribute(ANSWER, pages)], passages=[passage],
-            stats={"model": "demo"}, warnings=["Read in part."],
+            thinking="my secret plan", citations=[asdict(citation) for citation in attribute(ANSWER, pages)],
+            passages=[passage], stats={"model": "demo"}, warnings=["Read in part."],
         )  # fmt: skip
         yield app, conversation, folder
 
