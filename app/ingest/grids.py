@@ -17,10 +17,12 @@ NEAR = 3.0  # points: rules that meet, or stand at the same place
 LEAST_RULES = 4
 LEAST_ROWS = 2
 EACH_RULED_ROWS = 3
+EACH_RULED_LINES = 6
+KEY_SHARE = 0.7
 MOST_CELLS = 4_000
 MOST_RULES = 3_000
 GAP_ROWS = 4
-WRAPPED_FILL = 0.7  # a wrapped line fills so much of its column
+WRAPPED_FILL = 0.85  # a wrapped line fills so much of its column
 _FIGURE = re.compile(r"\W*\d[\d.,\s]*\W*|[×xX✓–—-]")
 
 
@@ -113,12 +115,13 @@ def _grid(runs: Sequence[Run], upright: Sequence[_Line], level: Sequence[_Line])
     for k in range(len(columns)):
         cells = [line[k] for band in split for line in band if line[k].text]
         edges.append((min((cell.x0 for cell in cells), default=0.0), max((cell.x1 for cell in cells), default=0.0)))
+    key = _key_column(split)
     filled = [len(band) for band in bands if band]
-    each_ruled = len(filled) >= EACH_RULED_ROWS and median(filled) == 1
+    each_ruled = len(filled) >= EACH_RULED_ROWS and median(filled) == 1 and max(filled) <= EACH_RULED_LINES
     table_rows: list[tuple[list[list[str]], float, float, float]] = []
     for band, cut in zip(bands, split, strict=True):
         whole = each_ruled and len({tuple(bool(cell.text) for cell in line) for line in cut}) != 1
-        for members in [list(range(len(band)))] if whole and band else _same_row(cut, edges):
+        for members in [list(range(len(band)))] if whole and band else _same_row(cut, edges, key):
             cells = [[text for k in members if (text := cut[k][column].text)] for column in range(len(columns))]
             table_rows.append((cells, band[members[0]].top, band[members[0]].foot, band[members[-1]].foot))
     used = [column for column in range(len(columns)) if any(cells[column] for cells, *_ in table_rows)]
@@ -168,9 +171,9 @@ def _cells_in(line: Row, columns: Sequence[tuple[float, float]], upright: Sequen
     ]
 
 
-def _same_row(split: Sequence[list[_Cell]], edges: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Lines between two level rules as rows. A line goes on with the row above if all of its cells are wrapped, or if
-    it fills none of the cells above and not the first one. edges: where the text of each column begins and ends."""
+def _same_row(split: Sequence[list[_Cell]], edges: Sequence[tuple[float, float]], key: int) -> list[list[int]]:
+    """Lines between two level rules as rows. A line goes on with the row above if it leaves the key column empty, or if
+    all of its cells are wrapped. edges: where the text of each column begins and ends. key: see `_key_column`."""
     filled = [tuple(bool(cell.text) for cell in cells) for cells in split]
     if len(split) > 2 and sum(filled[0]) > 1 and len(set(filled)) == 1:
         return [[place] for place in range(len(split))]
@@ -180,12 +183,20 @@ def _same_row(split: Sequence[list[_Cell]], edges: Sequence[tuple[float, float]]
             above = split[place - 1]
             both = [k for k, cell in enumerate(cells) if cell.text and above[k].text]
             more = 0 in both and any(cell.text and not above[k].text for k, cell in enumerate(cells))
-            wrapped = all(_wrapped_cell(above[k], cells[k], edges[k]) for k in both) if both else not cells[0].text
-            if wrapped and not more:
+            wrapped = bool(both) and all(_wrapped_cell(above[k], cells[k], edges[k]) for k in both)
+            beside = not both and not cells[0].text
+            if beside or (both and not cells[key].text) or (wrapped and not more):
                 rows[-1].append(place)
                 continue
         rows.append([place])
     return rows
+
+
+def _key_column(split: Sequence[Sequence[list[_Cell]]]) -> int:
+    """The first column that most lines fill: a line without it only goes on with the line above."""
+    lines = [line for band in split for line in band]
+    shares = [sum(bool(line[k].text) for line in lines) / len(lines) for k in range(len(lines[0]))] if lines else [0.0]
+    return next((k for k, share in enumerate(shares) if share >= KEY_SHARE), shares.index(max(shares)))
 
 
 def _wrapped_cell(above: _Cell, cell: _Cell, edges: tuple[float, float]) -> bool:
