@@ -50,6 +50,7 @@ class FakeCitation:
     label: str
     quote: str
     status: str
+    places: tuple[int, ...] = (3,)
 
 
 def looked(answer: str, name: str) -> Evidence:

@@ -24,7 +24,11 @@
     if (button) {
       if (button.name === "copy") {
         const answer = find(".ub-text", button.closest(".ub-message"));
-        return answer && navigator.clipboard.writeText(answer.innerText);
+        if (!answer) return;
+        answer.classList.add("ub-copying"); // without the chips of its citations
+        const copied = answer.innerText;
+        answer.classList.remove("ub-copying");
+        return navigator.clipboard.writeText(copied);
       }
       if (button.name === "menu") return shell().classList.toggle("ub-side-shown");
       const input = button.classList.contains("ub-take-input") && find("input", button.closest(".ub-form"));
