@@ -103,6 +103,7 @@ def test_stored_and_read_again() -> None:
     found = gather([step(0), step(4, p1=3.0), step(10, p5=1.0)], labels={("a", 1): "xii", ("b", 7): "7"})
     assert found is not None
     again = read_evidence(found.to_dict())
+    assert again is not None
     assert again == found
     assert again.documents[0].labels == {1: "xii"}
     assert found.without("b") is None
