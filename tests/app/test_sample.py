@@ -41,7 +41,7 @@ def test_three_questions_with_their_answers_on_their_pages(sample: Extracted) ->
 def test_every_word_of_the_handbook_is_read(sample: Extracted) -> None:
     """Nothing but the running lines is lost: the text is compared with its source, spacing and line ends aside."""
     for page, source in zip(sample.pages, pages(), strict=True):
-        parts = [" ".join(" ".join(row) for row in part) if isinstance(part, list) else part for part in source]
+        parts = [" ".join(" | ".join(row) for row in part) if isinstance(part, list) else part for part in source]
         written = " ".join(part.removeprefix("# ") for part in parts).split()
         read = page.text.split()
         assert read[-len(written) :] == written if page.index == 1 else read == written
