@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from storage import Document, Library
 
 Encode = Callable[[str], list[int]]
+CountMany = Callable[[Sequence[str]], list[int]]
 MOST_DOCUMENTS = 32
+COUNTED_AT_ONCE = 200_000
+"""Characters; counting needs some 300 bytes for each of them."""
 KEPT_CHARACTERS = 2_000_000
 """The ids of a longer document are not kept from counting: it is chosen from before it is read."""
 
@@ -37,9 +40,12 @@ class Counts:
 class DocumentTokens:
     """For one tokenizer. Any thread may call. tokenizer: its fingerprint, under which counts are kept on disk."""
 
-    def __init__(self, library: Library, encode: Encode, tokenizer: str = "") -> None:
+    def __init__(
+        self, library: Library, encode: Encode, tokenizer: str = "", count_many: CountMany | None = None
+    ) -> None:
         self.library = library
         self.encode = encode
+        self.count_many = count_many or (lambda texts: [len(encode(text)) for text in texts])
         # A count holds as long as a page enters a prompt in the same form.
         form = hashlib.sha256(page_text(PageRow(7, "label", "text")).encode()).hexdigest()[:16]
         self._kept_under = f"{tokenizer}:{form}" if tokenizer else ""
@@ -95,8 +101,8 @@ class DocumentTokens:
     def _count(self, document: Document) -> tuple[int, ...]:
         if document.characters <= KEPT_CHARACTERS:
             return tuple(len(page) for page in self._all_pages(document.id))
-        batches = self.library.page_batches(document.id)
-        return tuple(len(self.encode(page_text(row))) for batch in batches for row in batch)
+        batches = self.library.page_batches(document.id, COUNTED_AT_ONCE)
+        return tuple(count for batch in batches for count in self.count_many([page_text(row) for row in batch]))
 
     def forget(self, document_id: str) -> None:
         with self._lock:

@@ -98,7 +98,9 @@ class App:
         face = self.face()
         with self._face_lock:
             if self._document_tokens is None:
-                self._document_tokens = DocumentTokens(self.library, face.tokenizer.encode, face.fingerprint)
+                self._document_tokens = DocumentTokens(
+                    self.library, face.tokenizer.encode, face.fingerprint, face.tokenizer.count_many
+                )
             return self._document_tokens
 
     def forget_tokens(self, document_id: str) -> None:

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 INDEXED_AT_ONCE = 2_000_000
 """Characters of a document that is indexed while it is stored; a longer one waits."""
 PART_CHARACTERS = 500_000
+BEGINS_AFTER_S = 20.0
+"""What a person waits for, tokens and times, comes first; a search does not wait so long, it begins by itself."""
 
 
 class Indexing(Manifests):
@@ -28,6 +30,8 @@ class Indexing(Manifests):
         """Goes on without the caller; closing the library stops it, and the next search takes it up."""
 
         def work() -> None:
+            if self._closing.wait(BEGINS_AFTER_S):
+                return
             try:
                 self.finish_index([document_id], stop=self._closing)
             except StorageError as error:
