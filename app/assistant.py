@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from app.errors import WrongUse, as_app_error
 from app.history import title_of
 from app.jobs import Job
-from app.parts_work import PartsWork
+from app.parts.work import PartsWork
 from app.tasks import TASKS, Task, recognise
 from app.turn_choices import READINGS, reading_for
 from app.turn_work import TurnWork

@@ -16,7 +16,7 @@ from app.errors import WrongUse
 from app.evidence import read_evidence
 from app.hidden import is_hidden
 from app.pages import choice_as_text, choice_from
-from app.parts_ask import parts_name
+from app.parts.ask import parts_name
 from app.turn_choices import reading_for, sampling_of
 
 if TYPE_CHECKING:

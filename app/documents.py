@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import ingest
+from app.changes.folder_files import earlier_reading, keep_files
+from app.changes.versions import MAP, superseded
 from app.errors import AppError, BadInput, Cancelled, as_app_error
-from app.folder_files import earlier_reading, keep_files
 from app.pages import PageChoice
 from app.paths import Paths
 from app.prompts import DocumentText, system_text
-from app.versions import MAP, superseded
 from storage import NotFound, PageRow, Version
 
 if TYPE_CHECKING:

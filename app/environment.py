@@ -30,6 +30,6 @@ def clean(environment: MutableMapping[str, str] = os.environ, *, hub: bool = Fal
         environment.pop(name, None)
     environment["GRADIO_ANALYTICS_ENABLED"] = "False"
     environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    environment["TOKENIZERS_PARALLELISM"] = "false"
+    environment["TOKENIZERS_PARALLELISM"] = "true"  # tokens of whole folders are counted on all cores
     if not hub:
         environment["HF_HUB_OFFLINE"] = "1"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from app.citations import Citation
 from app.errors import WrongUse, as_app_error
 from app.jobs import Job
-from app.parts_state import citation_from
+from app.parts.state import citation_from
 from app.turn import TurnState
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from app.questions_table import TableRow, harmless
 
 if TYPE_CHECKING:
     from app.evidence import Evidence, PageShare
-    from app.parts_state import PartsState
+    from app.parts.state import PartsState
     from app.turn import Passage, TurnState, TurnStats
 
 EVIDENCE, EVIDENCE_OF_SENTENCE = 10, 3  # pages in JSON and on a terminal

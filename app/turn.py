@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from app.citations import Citation
     from app.errors import AppError
     from app.evidence import Evidence
-    from app.parts_state import PartsState
+    from app.parts.state import PartsState
     from app.questions_table import TableState
 
 Phase = Literal["queued", "loading", "reading", "answering", "done", "stopped", "failed"]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from app.changes.versions import EARLIER, superseded
 from app.citations import PageSource, attribute, recheck
 from app.errors import DoesNotFit
 from app.evidence import Evidence, Looked, gather_evidence
@@ -13,7 +14,6 @@ from app.history import past_turns, visible
 from app.ledger import Pages, document_parts, pack_ids, read_ledger
 from app.turn import Passage, Reading, TurnState, TurnStats
 from app.turn_choices import passages_from
-from app.versions import EARLIER, superseded
 
 if TYPE_CHECKING:
     from app.citations import Citation

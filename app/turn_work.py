@@ -8,9 +8,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from app import turn_end
-from app.choice import left_out, stored_choice
+from app.before_reading.choice import left_out, stored_choice
+from app.before_reading.estimate import remember_speed
+from app.changes.versions import MAP, superseded
 from app.documents import document_texts
-from app.estimate import remember_speed
 from app.evidence import Looked
 from app.history import past_turns
 from app.pages import PageChoice, choice_as_text
@@ -23,7 +24,6 @@ from app.snapshots import export_when_idle
 from app.thinking import split_thinking
 from app.turn import READ_BY, Passage, Reading, TurnState, TurnStats
 from app.turn_choices import reading_for, sampling_of
-from app.versions import MAP, superseded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

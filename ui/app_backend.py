@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import assistant, conversations, documents, questions_table
-from app.choice import stored_choice
+from app.before_reading.choice import stored_choice
 from app.errors import AppError
 from app.export import Exported, export
 from app.pages import PageChoice

@@ -1,4 +1,4 @@
-"""The real app behind the chooser: `ui.chooser.Plans` in terms of app.before_reading, app.choice and app.changes."""
+"""The real app behind the chooser: `ui.chooser.Plans` in terms of app.before_reading and app.changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from app import changes as folder_changes
 from app.before_reading import ReadingPlan, reading_plan
+from app.before_reading.choice import store_choice
+from app.before_reading.repository_map import use_map
 from app.changes import Changes
-from app.choice import store_choice
 from app.errors import AppError, WrongUse
 from app.pages import PageChoice
-from app.repository_map import use_map
 from ui.strings import text
 
 if TYPE_CHECKING:

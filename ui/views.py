@@ -8,7 +8,7 @@ from typing import Any
 
 from app.errors import DoesNotFit
 from app.evidence import Evidence, read_evidence
-from app.parts_state import PartsState, parts_from
+from app.parts.state import PartsState, parts_from
 from app.questions_table import TableState, table_from
 from app.turn import TurnState
 from ui.backend import MessageLike

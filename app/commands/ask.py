@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_all(app: App, args: argparse.Namespace, paths: list[Path], questions: list[str]) -> int:
-    from app.choice import store_choice, stored_choice
+    from app.before_reading.choice import store_choice, stored_choice
 
     quiet, writer, code = args.json or args.csv or args.markdown, csv.writer(sys.stdout), 0
     if args.csv:

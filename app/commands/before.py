@@ -54,9 +54,9 @@ def chooses(args: argparse.Namespace) -> bool:
 
 def prepare_maps(app: App, conversation_id: str, wanted: bool) -> None:
     """--map: every folder and archive is read as its map; without it, as its text, whatever was chosen before."""
-    from app.choice import store_choice
-    from app.repository_map import use_map
-    from app.versions import MAP
+    from app.before_reading.choice import store_choice
+    from app.before_reading.repository_map import use_map
+    from app.changes.versions import MAP
 
     store_choice(app, conversation_id, None)
     if not wanted:
@@ -75,7 +75,7 @@ def prepare_maps(app: App, conversation_id: str, wanted: bool) -> None:
 def choice_of(app: App, conversation_id: str, args: argparse.Namespace, question: str) -> PageChoice | None:
     """What the flags choose for this question; None for everything."""
     from app.before_reading import reading_plan
-    from app.choice import by_names, sources, stored_choice
+    from app.before_reading.choice import by_names, sources, stored_choice
     from app.pages import PageChoice
 
     choice = stored_choice(app, conversation_id)

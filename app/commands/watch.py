@@ -7,12 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from app.commands.common import StatusLine
-from app.parts_text import pages_name
+from app.parts.text import pages_name
 from app.report import citation_lines, evidence_lines, part_lines, passage_lines, stats_line
 
 if TYPE_CHECKING:
     from app.jobs import Job
-    from app.parts_state import PartsState
+    from app.parts.state import PartsState
     from app.turn import TurnState
 
 _POLL_S = 0.05

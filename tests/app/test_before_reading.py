@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app import choice, documents, repository_map, suggestions
+from app import documents
+from app.before_reading import choice, repository_map, suggestions
+from app.before_reading.estimate import Pace, pace_of
 from app.changes import apply_changes, find_changes
+from app.changes.versions import EARLIER, superseded
 from app.errors import WrongUse
-from app.estimate import Pace, pace_of
 from app.pages import PageChoice
 from app.settings import load_settings
-from app.versions import EARLIER, superseded
 from app.wiring import App
 from storage import ReadingSpeed
 
@@ -270,3 +271,9 @@ def test_a_choice_may_not_name_pages_that_are_not_there(app: App, repo: Path) ->
     conversation = add(app, repo)
     with pytest.raises(WrongUse, match="has"):
         choice.left_out(app, conversation, PageChoice.parse("999"))
+
+
+def test_many_counts_are_those_of_each(app: App) -> None:
+    tokenizer = app.face().tokenizer
+    texts = ["", "One line.\n", "Öl, 油, \ud800", "word " * 60_000, "<|im_end|>"]
+    assert tokenizer.count_many(texts) == [tokenizer.count(text) for text in texts]

@@ -10,8 +10,8 @@ from app import conversations, documents
 from app.citations import attribute, verify
 from app.documents import document_texts
 from app.ingest import read_file
-from app.parts import make_windows
-from app.parts_ask import hits_by_window, sources
+from app.parts.ask import hits_by_window, sources
+from app.parts.windows import make_windows
 from app.passages import best_passages, condense, rarity
 from app.turn_end import pages as stored_pages
 from app.wiring import App

@@ -6,11 +6,11 @@ import pytest
 
 from app.citations import Citation, PageSource
 from app.extract_summary import central_sentences
-from app.parts import Piece, make_windows
-from app.parts_join import Finding, Joiner
-from app.parts_kept import question_key, read_before
-from app.parts_state import PartPhase, PartsState, PartState, parts_from
-from app.parts_text import merge_items, so_far
+from app.parts.join import Finding, Joiner
+from app.parts.kept import question_key, read_before
+from app.parts.state import PartPhase, PartsState, PartState, parts_from
+from app.parts.text import merge_items, so_far
+from app.parts.windows import Piece, make_windows
 from app.prompts import DocumentText
 from app.tasks import recognise, says_nothing
 from tests.app.four_languages import HANDBOOKS, Handbook

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app import assistant, conversations, documents, parts_ask, parts_work
+from app import assistant, conversations, documents
 from app.errors import DoesNotFit
 from app.jobs import Job
+from app.parts import ask as parts_ask
+from app.parts import work as parts_work
 from app.report import turn_object
 from app.turn import TurnState
 from app.wiring import App

@@ -17,8 +17,8 @@ from typing import Any
 from app.citations import Citation
 from app.errors import AppError, BadInput, Cancelled, DoesNotFit, PasswordNeeded
 from app.evidence import DocumentLook, Evidence, SentenceLook
-from app.parts_state import PartsState, PartState
-from app.parts_text import so_far
+from app.parts.state import PartsState, PartState
+from app.parts.text import so_far
 from app.questions_table import FORMATS, TableRow, TableState, read_questions, table_from
 from app.turn import Passage, TurnState, TurnStats
 from app.words import sentences
@@ -230,9 +230,7 @@ class FakeBackend:
 
     def _read_parts(self, job: FakeJob, show: Any, name: str) -> bool:
         """Twelve windows of ten pages, with something in the third and the seventh; False when stopped."""
-        parts = [
-            PartState(n + 1, "d1", name, tuple(range(10 * n + 1, 10 * n + 11)), key=f"k{n}") for n in range(12)
-        ]
+        parts = [PartState(n + 1, "d1", name, tuple(range(10 * n + 1, 10 * n + 11)), key=f"k{n}") for n in range(12)]
         for n in range(12):
             parts[n] = replace(parts[n], state="asking")
             if show(

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from test_browser import until
 
-from app import choice, documents
-from app.estimate import speed_key
+from app import documents
+from app.before_reading import choice
+from app.before_reading.estimate import speed_key
 from app.settings import load_settings
 from app.wiring import App
 

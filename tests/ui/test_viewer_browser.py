@@ -76,7 +76,8 @@ def test_a_chip_opens_its_page_with_the_quote_marked(page, snap) -> None:
     assert all(0.2 < box["top"] < 0.5 and box["width"] > 0.2 and 0.005 < box["height"] < 0.03 for box in found), found
     visible = page.evaluate(
         """() => { const b = document.querySelector('.ub-view-body').getBoundingClientRect();
-        const r = document.querySelector('.ub-box').getBoundingClientRect(); return r.top >= b.top && r.bottom <= b.bottom; }"""
+        const r = document.querySelector('.ub-box').getBoundingClientRect();
+        return r.top >= b.top && r.bottom <= b.bottom; }"""
     )
     assert visible
     snap(page, "viewer-light")

@@ -17,8 +17,8 @@ CODE = "\n".join(
     + ["def alarm(level):", '    """Sounds the siren when the water is high."""', "    siren.sound(level)"]
 )
 LONG = (
-    "The harbour was dredged in the winter of 1974, and what the dredger brought up filled eleven sheds. Among the finds "
-    "was a bronze anchor stock of 212 kilograms that never left its base again."
+    "The harbour was dredged in the winter of 1974, and what the dredger brought up filled eleven sheds. Among the "
+    "finds was a bronze anchor stock of 212 kilograms that never left its base again."
 )
 
 

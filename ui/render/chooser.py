@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app.before_reading import ReadingPlan
+from app.before_reading.choice import Item, Source
+from app.before_reading.estimate import Estimate
 from app.changes import Changes
-from app.choice import Item, Source
-from app.estimate import Estimate
+from app.changes.versions import MAP, UPDATE
 from app.pages import PageChoice, format_pages
 from app.units import format_size
-from app.versions import MAP, UPDATE
 from ui.render.html import button, duration, escape, hear, number, one_line, shorten
 from ui.strings import count, text
 

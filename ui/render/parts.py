@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.pages import format_pages
-from app.parts_state import PartsState, PartState
+from app.parts.state import PartsState, PartState
 from app.turn import TurnState
 from ui.render.html import duration, escape, hear, icon, shorten
 from ui.strings import count, text

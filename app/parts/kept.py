@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.parts_state import PartState, parts_from
+from app.parts.state import PartState, parts_from
 from app.tasks import Task
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from app.choice import of_pages, store_choice, stored_choice
+from app.before_reading.choice import of_pages, store_choice, stored_choice
+from app.changes.versions import MAP
 from app.errors import WrongUse
 from app.ingest import Limits
 from app.ingest.child import ChildStopped, run_child
 from app.ingest.signatures import language_of
 from app.ingest.textfile import split_pages
 from app.ingest.worker import request_line
-from app.versions import MAP
 from storage import FileRow, PageRow
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from app.choice import Source, chosen_tokens, of_pages
-from app.versions import superseded
+from app.before_reading.choice import Source, chosen_tokens, of_pages
+from app.changes.versions import superseded
 
 if TYPE_CHECKING:
     from app.pages import PageChoice

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from app.pages import format_pages
-from app.parts_state import PartsState, PartState
+from app.parts.state import PartsState, PartState
 from app.words import tokens
 
 _ITEM = re.compile(r"^\s*(?:[-*•‣▪–—]|\(?\d{1,3}[.)])\s+(.+)$")

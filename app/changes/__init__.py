@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from app import ingest
+from app.before_reading.estimate import Estimate, Pace, estimate, pace
+from app.changes.folder_files import earlier_reading, keep_files, learn_left_out
+from app.changes.versions import DELETED, EARLIER, MAP, RENAMED, UPDATE, Chain, chains
 from app.errors import BadInput, WrongUse
-from app.estimate import Estimate, Pace, estimate, pace
-from app.folder_files import earlier_reading, keep_files, learn_left_out
 from app.ingest.disk import NotInside, open_inside
 from app.ingest.files import Progress
 from app.units import listed
-from app.versions import DELETED, EARLIER, MAP, RENAMED, UPDATE, Chain, chains
 from storage import FileRow, PageRow, Version
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def dismiss(app: App, conversation_id: str, document_id: str) -> None:
 
 def _move_maps(app: App, conversation_id: str, fresh: Document, mapped: Sequence[Document]) -> None:
     """Where a map stood in for the folder, a new one does."""
-    from app.repository_map import use_map
+    from app.before_reading.repository_map import use_map
 
     for old in mapped:
         app.library.detach(conversation_id, old.id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.choice import Source, chosen_tokens, room, sources, stored_choice
-from app.estimate import Estimate, estimate, kv_bytes_per_token
+from app.before_reading.choice import Source, chosen_tokens, room, sources, stored_choice
+from app.before_reading.estimate import Estimate, estimate, kv_bytes_per_token
+from app.before_reading.suggestions import Suggestion, suggest
+from app.changes.versions import MAP
 from app.pages import PageChoice, choice_as_text, format_pages
-from app.suggestions import Suggestion, suggest
-from app.versions import MAP
 
 if TYPE_CHECKING:
     from app.wiring import App

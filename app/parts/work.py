@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from app.documents import document_texts
 from app.errors import DoesNotFit
 from app.extract_summary import central_sentences
-from app.parts import Window, make_windows
-from app.parts_ask import PART_ANSWER, BestSentences, Prompts, WholeWindows, hits_by_window, sources, window_writer
-from app.parts_cost import no_cost, total_cost
-from app.parts_join import Finding, Joiner
-from app.parts_kept import question_key, read_before
-from app.parts_small import citation_of, held_sentences, inside, within
-from app.parts_state import PartsState, PartState
-from app.parts_text import finding_head, merge_items, nothing_found, quoted, so_far
+from app.parts.ask import PART_ANSWER, BestSentences, Prompts, WholeWindows, hits_by_window, sources, window_writer
+from app.parts.cost import no_cost, total_cost
+from app.parts.join import Finding, Joiner
+from app.parts.kept import question_key, read_before
+from app.parts.small import citation_of, held_sentences, inside, within
+from app.parts.state import PartsState, PartState
+from app.parts.text import finding_head, merge_items, nothing_found, quoted, so_far
+from app.parts.windows import Window, make_windows
 from app.passages import best_passages, rarity
 from app.plan import SMALL_PASSAGES
 from app.progress import ReadingClock

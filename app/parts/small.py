@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.citations import Citation, PageSource
-from app.parts_state import PartState
+from app.parts.state import PartState
 from app.turn import Passage
 from app.words import sentences, term_set
 

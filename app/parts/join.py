@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.errors import DoesNotFit
 from app.ledger import TurnRecord
-from app.parts_ask import PART_ANSWER, Prompts
+from app.parts.ask import PART_ANSWER, Prompts
 from app.prompts import PromptWriter, UserTurn
 from app.tasks import CONDENSE, JOIN, Task, says_nothing
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from app.changes.versions import MAP, superseded
 from app.errors import WrongUse
 from app.ingest import page_ranges
 from app.pages import PageChoice, choice_as_text, choice_from, format_pages
 from app.units import listed
-from app.versions import MAP, superseded
 
 if TYPE_CHECKING:
     from app.wiring import App

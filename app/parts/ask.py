@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.citations import Citation, PageSource, attribute, verify
 from app.ledger import TurnRecord
-from app.parts_state import PartState
+from app.parts.state import PartState
 from app.passages import condense
 from app.plan import SMALL_PASSAGES
 from app.prompts import QUESTION_LEAD, DocumentText, PromptWriter, UserTurn, document_foot, document_head, page_text
@@ -22,7 +22,7 @@ from app.words import sentences
 if TYPE_CHECKING:
     from app.document_tokens import DocumentTokens
     from app.jobs import Job
-    from app.parts import Window
+    from app.parts.windows import Window
     from app.wiring import App
     from engine import Engine, GenerationStats, Sampling
 
