@@ -19,7 +19,6 @@ from ui.strings import text
 
 if TYPE_CHECKING:
     from app.wiring import App
-    from storage import Document
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 15.0
@@ -115,7 +114,7 @@ class AppPlans:
         except AppError as error:
             log.warning("Folders could not be looked at: %s", error.message)
 
-    def _documents(self, conversation_id: str) -> Sequence[Document]:
+    def _documents(self, conversation_id: str):
         return self.app.library.documents(conversation_id) if self._known(conversation_id) else []
 
     def _counted(self, conversation_id: str) -> bool:
