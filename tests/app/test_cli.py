@@ -365,6 +365,7 @@ def test_docs_name_every_command_and_flag():
         "models",
         "settings",
         "library",
+        "export",
         "cache",
         "eval",
         "bench",
