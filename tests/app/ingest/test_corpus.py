@@ -120,7 +120,9 @@ def test_pdfs_of_public_packages(corpus: Path, capsys: pytest.CaptureFixture[str
         print(f"\n{len(results)} PDFs, {pages} pages, {total} words, recall {share:.4f}, {seconds:.1f} s {low or ''}")
     assert got >= RECALL * total
     assert min(low.values(), default=1.0) >= LEAST_RECALL
-    assert len(low) <= LOW_SHARE * len(results)  # pages full of formulas, where words have no bounds
+    # Five of 103 on 2026-11-30: superscripts that we join to their base and pdftotext sets apart (three BLAS reference
+    # cards), brackets in a font that names no characters (feynmf), and turned letters in plots, which we leave apart.
+    assert len(low) <= LOW_SHARE * len(results)
 
 
 def _pdftotext_words(path: Path) -> Counter[str]:
