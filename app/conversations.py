@@ -121,7 +121,8 @@ def forget_kv(app: App, conversation_id: str) -> None:
 
 
 def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
-    """Removes a document's token ids, passages, evidence from messages; True when the conversation had read of it."""
+    """Removes a document's token ids, passages, evidence and parts from messages; True when the conversation had read
+    of it."""
     found = any(document.id == document_id for document in app.library.documents(conversation_id))
     for message in app.library.messages(conversation_id):
         passages = message.details.get("passages") or []
@@ -129,11 +130,16 @@ def forget_document(app: App, conversation_id: str, document_id: str) -> bool:
         if len(kept) != len(passages):
             found = True
             app.library.update_message(message.id, passages=kept)
+        parts = message.details.get("parts") or []
+        others = [part for part in parts if part["document_id"] != document_id]
+        if len(others) != len(parts):
+            found = True
+            app.library.update_message(message.id, parts=others or None)
         looked = read_evidence(message.details.get("evidence"))
         if looked is not None and looked.without(document_id) is None:
             app.library.update_message(message.id, evidence=None)
-        parts = (message.details.get("prompt") or {}).get("parts", ())
-        found = found or any(part.get("document") == document_id for part in parts)
+        placed = (message.details.get("prompt") or {}).get("parts", ())
+        found = found or any(part.get("document") == document_id for part in placed)
     if found:
         for message in app.library.messages(conversation_id):
             if "prompt" in message.details:

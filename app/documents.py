@@ -89,16 +89,27 @@ def add_files(
 def remove_document(app: App, document_id: str) -> None:
     """Deletes a document: text, search index, the app's copy of the file, token ids and KV of chats that read it.
 
+    What the app made of it goes too: newer versions of its files, its map. So do other versions that nobody uses then.
     Questions and answers stay, and so do quotes in them.
     """
     from app import conversations
 
     document = app.library.document(document_id)
+    made = [other.id for other in app.library.documents() if other.kind == MAP and other.source == document_id]
+    versions = []
     for conversation in app.library.conversations():
+        versions += app.library.versions(conversation.id)
         if conversations.forget_document(app, conversation.id, document_id):
             conversations.forget_kv(app, conversation.id)
     app.library.delete_document(document_id)
     app.forget_tokens(document_id)
+    made += [v.newer_id for v in versions if v.document_id == document_id and v.state == "updated"]
+    for id in made:
+        if _is_stored(app, id):
+            remove_document(app, id)
+    remove_unused(
+        app, [id for v in versions if document_id in (v.document_id, v.newer_id) for id in (v.document_id, v.newer_id)]
+    )
     if any(other.sha256 == document.sha256 for other in app.library.documents()):
         return  # the same file, read by another version's extractor
     for copy in Paths(app.data_dir).documents.glob(f"{document.sha256}*"):
@@ -107,10 +118,13 @@ def remove_document(app: App, document_id: str) -> None:
 
 def remove_unused(app: App, document_ids: Sequence[str]) -> None:
     """Deletes those of the documents that no conversation uses any more: nothing on the page would lead to them."""
-    known = {document.id for document in app.library.documents()}
     for document_id in document_ids:
-        if document_id in known and not app.library.conversations_using(document_id):
+        if _is_stored(app, document_id) and not app.library.conversations_using(document_id):
             remove_document(app, document_id)
+
+
+def _is_stored(app: App, document_id: str) -> bool:
+    return any(document.id == document_id for document in app.library.documents())
 
 
 def detach(app: App, conversation_id: str, document_id: str) -> None:

@@ -19,17 +19,24 @@ def _mark(conversation_id: str) -> str:
 
 
 def place(app: App, conversation_id: str) -> str:
-    """The hidden conversation with this one's documents in their order, made if need be."""
+    """The hidden conversation with this one's documents in their order, made if need be; what is replaced or not chosen
+    here is so there too."""
     library = app.library
     documents = [document.id for document in library.documents(conversation_id)]
     for known in _places(app, conversation_id):
         if [document.id for document in library.documents(known)] == documents:
-            return known
-    drop(app, conversation_id)
-    hidden = library.create_conversation("Questions in a table").id
-    library.freeze(hidden, HIDDEN, _mark(conversation_id))
-    for document in documents:
-        library.attach(hidden, document)
+            hidden = known
+            break
+    else:
+        drop(app, conversation_id)
+        hidden = library.create_conversation("Questions in a table").id
+        library.freeze(hidden, HIDDEN, _mark(conversation_id))
+        for document in documents:
+            library.attach(hidden, document)
+    for version in library.versions(conversation_id):
+        if version.state == "updated":
+            library.set_version(hidden, version)
+    library.set_choice(hidden, library.choice(conversation_id))
     return hidden
 
 

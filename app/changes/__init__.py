@@ -249,7 +249,8 @@ def _store_update(library: Library, chain: Chain, fresh: Document, changes: Chan
     gone = [path for path in changes.changed if path not in files]  # changed into something that is not read
     kept += [FileRow(path, 0, 0, "", skipped=DELETED) for path in gone]
     facts = "".join(sorted(f"{row.path}\0{row.sha256}\0{row.skipped}\n" for row in kept))
-    sha256 = hashlib.sha256(f"update of {chain.base.sha256}\n{facts}".encode("utf-8", "surrogateescape")).hexdigest()
+    last = [chain.base, *chain.updates][-1]  # not the base: files that go back and forth make a new update each time
+    sha256 = hashlib.sha256(f"update of {last.sha256}\n{facts}".encode("utf-8", "surrogateescape")).hexdigest()
     size = sum(row.size for row in kept if row.pages)
     name = f"{chain.base.name}, newer versions"
     document = library.add_document(sha256, name, UPDATE, fresh.extractor, rows, size, chain.base.source)
