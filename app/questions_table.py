@@ -36,7 +36,7 @@ STATUS_NAMES = {
 }
 COLUMNS = ("question", "answer", "pages", "quote_status", "error")
 NO_SOURCE = "no source"
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\s)")
+_FORMULA = re.compile(r"\s*[-=@+＝＠＋－]|[\t\r]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +220,8 @@ class _TableWork:
     def store(self, state: TurnState) -> None:
         from app.turn_end import store_answer
 
+        if self.table.rows and not state.answer:  # it was stopped or failed between two rows
+            state = replace(state, answer=as_markdown(self.table.rows))
         store_answer(self.app.library, self.answer.id, state)
         self.app.library.update_message(self.answer.id, table=self.table.as_dict())
 

@@ -21,6 +21,7 @@ from app.questions_table import (
     as_csv,
     as_json_lines,
     as_markdown,
+    harmless,
     read_questions,
     table_file,
     table_from,
@@ -57,7 +58,7 @@ def test_files_of_a_table_keep_every_cell_and_no_formula() -> None:
     rows = (TableRow('=HYPERLINK("x")', "- a list\n- of | two", CITED), TableRow("Plain?", error="No."))
     read = list(csv.DictReader(io.StringIO(as_csv(rows))))
     assert read[0]["question"] == '\'=HYPERLINK("x")'
-    assert read[0]["answer"] == "- a list\n- of | two"
+    assert read[0]["answer"] == "'- a list\n- of | two"
     assert read[1]["error"] == "No."
     lines = as_markdown(rows).splitlines()
     assert len(lines) == 4
@@ -65,6 +66,13 @@ def test_files_of_a_table_keep_every_cell_and_no_formula() -> None:
     assert "(No.)" in lines[3]
     objects = [json.loads(line) for line in as_json_lines(rows).splitlines()]
     assert objects[0]["citations"][0] == {"document": "manual.pdf", "page": 3, "quote": "one", "status": "verified"}
+
+
+@pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "- cmd|' /C calc'!A0", " =1", "\n=1", "\t=1", "＝1", "＋1"])
+def test_no_cell_is_taken_for_a_formula(cell: str) -> None:
+    (read,) = csv.DictReader(io.StringIO(as_csv([TableRow(cell)])))
+    assert read["question"] == f"'{cell}"
+    assert harmless("1 - 1 = 0") == "1 - 1 = 0"
 
 
 def test_a_stored_table_is_the_same_table() -> None:
