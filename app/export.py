@@ -90,18 +90,21 @@ def _read(app: App, conversation_id: str) -> _Conversation:
             str((message.details.get("stats") or {}).get("model") or ""),
             str(message.details.get("reading") or ""),
             tuple(_short(stored_citation(stored)) for stored in message.details.get("citations") or ()),
-            tuple(map(str, message.details.get("warnings") or ())),
+            tuple(_CONTROLS.sub("", str(warning)) for warning in message.details.get("warnings") or ()),
         )
         for message in history.visible(app.library.messages(conversation_id))
     ]
-    documents = tuple((d.name, d.kind, d.pages) for d in app.library.documents(conversation_id))
+    documents = tuple((_CONTROLS.sub("", d.name), d.kind, d.pages) for d in app.library.documents(conversation_id))
     title = " ".join(_CONTROLS.sub("", conversation.title).split()) or "Conversation"
     return _Conversation(conversation.id, title, conversation.created, documents, tuple(turns))
 
 
 def _short(citation: Citation) -> Citation:
-    quote = _CONTROLS.sub("", citation.quote)
-    return replace(citation, quote=quote if len(quote) <= MOST_QUOTE else f"{quote[: MOST_QUOTE - 1]}…")
+    quote, document, label, said = (
+        _CONTROLS.sub("", value) for value in (citation.quote, citation.document, citation.label, citation.said)
+    )
+    quote = quote if len(quote) <= MOST_QUOTE else f"{quote[: MOST_QUOTE - 1]}…"
+    return replace(citation, quote=quote, document=document, label=label, said=said)
 
 
 def _when(seconds: float) -> str:

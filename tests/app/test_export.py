@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from app import documents
-from app.citations import PageSource, attribute
+from app.citations import Citation, PageSource, attribute
 from app.errors import WrongUse
 from app.export import FORMATS, export
 from app.settings import Settings
 from app.wiring import App
+from storage import PageRow
 from tests.app.cli_runner import is_one_error, unabridged
 
 NOTE = "The zebrafish protocol number is 5512. It was signed by Mara Lindt.\n" + "\n".join(
@@ -141,3 +142,18 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "talk.docx").read_bytes().startswith(b"PK")
     wrong = unabridged("export", "nobody", data_dir=tmp_path / "data")
     assert (wrong.returncode, is_one_error(wrong.stderr)) == (2, True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_control_characters_of_names_and_labels_stop_no_export(talked, format: str) -> None:
+    app, _, _ = talked
+    conversation = app.library.create_conversation("Odd").id
+    document = app.library.add_document("ab" * 32, "od\x0bd\u202e.txt", "text", "t", [PageRow(1, "a\x01", "x")], 1)
+    app.library.attach(conversation, document.id)
+    cited = Citation(document.id, document.name, 1, "a\x01", "x", "verified", said="p.\x02 9")
+    app.library.add_message(
+        conversation, "assistant", "An answer.", "complete", citations=[asdict(cited)], warnings=["od\x0bd"]
+    )
+    made = export(app, conversation, format).data
+    if format != "docx":
+        assert not any(f"\\u{ord(c):04x}" in made.decode() or c in made.decode() for c in "\x0b\x01\x02\u202e")
