@@ -61,10 +61,15 @@ def _places(places: Sequence[tuple[str, str]], several: bool) -> str:
 def nothing_found(state: PartsState, asked: bool) -> str:
     """The answer where no part has anything. asked: whether the model was asked, or words alone have decided."""
     cover = state.coverage
-    pages = "The one page" if cover.pages == 1 else f"All {cover.pages} pages"
+    if not cover.pages:
+        return "None of the chosen pages has text, so nothing was read."
+    with_text = " with text" if cover.without_text else ""
+    pages = f"The one page{with_text}" if cover.pages == 1 else f"All {cover.pages} pages{with_text}"
     if asked:
-        return f"{pages} were read, in {len(state.parts)} parts, and in none of them was anything found on this."
-    return f"{pages} were searched, in {len(state.parts)} parts, and none has the words of this question."
+        said = f"{pages} were read, in {len(state.parts)} parts, and in none of them was anything found on this."
+    else:
+        said = f"{pages} were searched, in {len(state.parts)} parts, and none has the words of this question."
+    return f"{said} Pages without text, which nobody has read: {cover.without_text}." if cover.without_text else said
 
 
 def so_far(state: PartsState) -> str:

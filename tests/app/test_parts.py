@@ -9,7 +9,7 @@ from app.extract_summary import central_sentences
 from app.parts.join import Finding, Joiner
 from app.parts.kept import question_key, read_before
 from app.parts.state import PartPhase, PartsState, PartState, parts_from
-from app.parts.text import merge_items, so_far
+from app.parts.text import merge_items, nothing_found, so_far
 from app.parts.windows import Piece, make_windows
 from app.prompts import DocumentText
 from app.tasks import recognise, says_nothing
@@ -260,3 +260,11 @@ def test_findings_are_condensed_level_by_level_until_they_fit() -> None:
     assert len(spent) == len(prompts.sizes)
     assert left[0].first == "page 0"
     assert left[-1].last == "page 29"
+
+
+def test_pages_without_text_are_not_called_read() -> None:
+    assert nothing_found(PartsState((), without_text=3), asked=True).startswith("None of the chosen pages has text")
+    some = nothing_found(PartsState((part(1),), without_text=3), asked=True)
+    assert "with text" in some
+    assert some.endswith("which nobody has read: 3.")
+    assert "without" not in nothing_found(PartsState((part(1),)), asked=True)
