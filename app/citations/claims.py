@@ -87,27 +87,33 @@ def claims_of(answer: str, index: PageIndex, documents: Sequence[str]) -> Claims
     reader = _Reader(index, documents)
     claims = Claims()
     footnotes = _footnotes(answer, reader, claims)
-    taken: list[tuple[int, int]] = list(claims.notes)
+    taken = bytearray(len(answer))  # 1 for each character of a claim
+
+    def take(start: int, end: int) -> None:
+        taken[start:end] = b"\1" * (end - start)
 
     def is_free(start: int, end: int) -> bool:
-        return not any(start < b and a < end for a, b in taken)
+        return taken.find(1, start, end) < 0
+
+    for note in claims.notes:
+        take(*note)
 
     for match in _LINES.finditer(answer):
         claim = reader.lines(match)
         if claim and is_free(*match.span()):
             claims.found.append(claim)
-            taken.append(match.span())
+            take(*match.span())
     for match in _BRACKETS.finditer(answer):
         if not is_free(*match.span()):
             continue
         claim = reader.bracket(match, footnotes)
         if claim:
             claims.found.append(claim)
-            taken.append(match.span())
+            take(*match.span())
     for match in _PAGES.finditer(answer):
         if is_free(*match.span()):
             claims.found.append(reader.spoken(match, answer))
-            taken.append(match.span())
+            take(*match.span())
     for match in _SUPERSCRIPT.finditer(answer):
         noted = footnotes.get(match[0].translate(_SMALL))
         if noted and is_free(*match.span()):
