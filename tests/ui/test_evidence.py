@@ -120,3 +120,10 @@ def test_a_sentence_shows_its_own_pages(page, snap) -> None:
         assert box is not None
         assert box["x"] + box["width"] <= width
         snap(page, f"evidence-{width}-{'dark' if dark else 'light'}")
+
+
+@pytest.mark.parametrize(
+    "value", ['["d", Infinity, "", 0, 0, 0, 0]', "[" * 100_000, '["d", NaN, "", 0, 0, 0, 0]', "{}"]
+)
+def test_what_no_button_carries_is_no_place(value: str) -> None:
+    assert read_look(value) is None

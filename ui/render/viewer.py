@@ -33,7 +33,7 @@ def read_look(value: str) -> tuple[Place, int, bool] | None:
         document, page, quote, first, last, zoom, as_text = json.loads(value)
         place = Place(str(document), int(page), str(quote), int(first), int(last))
         return place, min(max(int(zoom), 0), len(WIDTHS) - 1), bool(as_text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
