@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import ingest
-from app.changes.folder_files import earlier_reading, keep_files
+from app.changes.folder_files import earlier_reading, folder_sha256, keep_files
 from app.changes.versions import MAP, superseded
 from app.errors import AppError, BadInput, Cancelled, as_app_error
 from app.pages import PageChoice
@@ -209,6 +209,7 @@ def _add(
     if path.is_dir():
         earlier = earlier_reading(app.library, app.library.last_of_source(str(path.absolute()), "folder"))
         extracted = ingest.read_folder(path, progress=report, cancel=cancel, earlier=earlier)
+        sha256 = folder_sha256(app.library, extracted, str(path.absolute()))
     else:
         known = _stored_before(app, path)
         if known is not None:
@@ -217,10 +218,11 @@ def _add(
             return AddedFile(path, known, warnings=_page_warnings(app.library.pages(known.id)))
         ocr = app.settings.ocr
         extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel, ocr=ocr)
-        _keep_copy(app, path, extracted.sha256)
+        sha256 = extracted.sha256
+        _keep_copy(app, path, sha256)
     rows = ingest_rows(extracted)
     document = app.library.add_document(
-        extracted.sha256,
+        sha256,
         extracted.name,
         extracted.kind,
         extracted.extractor,

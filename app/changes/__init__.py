@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app import ingest
 from app.before_reading.estimate import Estimate, Pace, estimate, pace
-from app.changes.folder_files import earlier_reading, keep_files, learn_left_out
+from app.changes.folder_files import earlier_reading, folder_sha256, keep_files, learn_left_out
 from app.changes.versions import DELETED, EARLIER, MAP, RENAMED, UPDATE, Chain, chains
 from app.errors import BadInput, WrongUse
 from app.ingest.disk import NotInside, open_inside
@@ -216,7 +216,7 @@ def _fresh(
     earlier = earlier_reading(library, chain.base.id)
     extracted = ingest.read_folder(Path(chain.base.source), progress=progress, cancel=cancel, earlier=earlier)
     document = library.add_document(
-        extracted.sha256,
+        folder_sha256(library, extracted, chain.base.source),
         extracted.name,
         extracted.kind,
         extracted.extractor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,15 @@ def keep_files(library: Library, document: Document, extracted: ingest.Extracted
         rows = [*kept, *(row for row in rows if row.path not in known and not row.pages)]
     if rows:
         library.set_files(document.id, rows)
+
+
+def folder_sha256(library: Library, extracted: ingest.Extracted, source: str) -> str:
+    """What a folder's document is stored under: its content, and its place too where the same content lies in another
+    folder already, as each may change for itself."""
+    own = hashlib.sha256(f"{source}\0{extracted.sha256}".encode("utf-8", "surrogateescape")).hexdigest()
+    same = library.find_document(extracted.sha256, extracted.extractor)
+    apart = (same is not None and same.source != source) or library.find_document(own, extracted.extractor) is not None
+    return own if apart else extracted.sha256
 
 
 def learn_left_out(library: Library, document_id: str, fresh_id: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from app import conversations, documents, table_place
 from app.before_reading.choice import store_choice, stored_choice
 from app.before_reading.repository_map import use_map
-from app.changes import apply_changes
+from app.changes import apply_changes, find_changes
 from app.changes.versions import superseded
 from app.pages import PageChoice
 from app.wiring import App
@@ -28,7 +28,7 @@ def folder_in(app: App, root: Path) -> tuple[str, str]:
 
 
 def write(root: Path, name: str, text: str, age: float = 9000) -> None:
-    root.mkdir(exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(text)
     when = time.time() - age
     os.utime(root / name, (when, when))
@@ -95,3 +95,15 @@ def test_files_that_go_back_and_forth_make_a_new_version_each_time(app: App, tmp
     last = documents.document_texts(app, conversation, None)[-1]
     assert last.id == updates[-1]
     assert "three" in last.pages[-1].text
+
+
+def test_two_folders_of_the_same_content_change_each_for_itself(app: App, tmp_path: Path) -> None:
+    conversation, first = folder_in(app, tmp_path / "one" / "same")
+    second_conversation, second = folder_in(app, tmp_path / "two" / "same")
+    assert first != second
+    write(tmp_path / "two" / "same", "a.py", "def first():\n    return 'other'\n", 600)
+    assert find_changes(app, conversation) == []
+    (found,) = find_changes(app, second_conversation)
+    assert found.changed == ("a.py",)
+    apply_changes(app, second_conversation, second, "again")
+    assert find_changes(app, second_conversation) == []
