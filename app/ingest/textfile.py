@@ -20,6 +20,9 @@ _BOMS = (
 )
 _ORDINARY_CONTROLS = frozenset("\t\n\r\f\x1b")  # escape: terminal logs in colour
 
+_NO_CHARSETS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})
+"""What Python takes for encodings and no document is in; the first two need time that grows with the square."""
+
 
 class NotText(Exception):
     """The bytes are no text; the message ends the sentence "NAME is not a text file: ..."."""
@@ -100,6 +103,17 @@ def _guessed(encoding: str) -> str:
 def _replaced_warning(text: str, encoding: str) -> str:
     broken = text.count("\ufffd")
     return f"{broken} characters were not valid {encoding} and are shown as \ufffd." if broken else ""
+
+
+def declared(data: bytes, charset: str) -> str:
+    """Bytes by the charset that a document declares; LookupError or UnicodeError where it is none, or not theirs."""
+    try:
+        name = codecs.lookup(charset).name
+    except ValueError as error:  # a zero byte in it
+        raise LookupError(charset) from error
+    if name in _NO_CHARSETS:
+        raise LookupError(charset)
+    return data.decode(name)
 
 
 def split_pages(text: str, size: int = PAGE_CHARACTERS) -> list[TextPage]:

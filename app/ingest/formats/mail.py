@@ -103,7 +103,7 @@ def _text(part: Message, out: Pages) -> str:
     charset = part.get_content_charset()
     if charset:
         try:
-            return data.decode(charset)
+            return textfile.declared(data, charset)
         except (LookupError, UnicodeError):
             pass  # what is declared is not what is there
     try:

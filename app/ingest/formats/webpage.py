@@ -82,7 +82,7 @@ def decoded(data: bytes, name: str, out: Pages) -> str:
                     "gbk": "gb18030", "shift_jis": "cp932", "euc-kr": "cp949", "ks_c_5601-1987": "cp949",
                     "big5": "big5hkscs"}.get(encoding, encoding)  # fmt: skip
         try:
-            return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+            return textfile.declared(data, encoding).replace("\r\n", "\n").replace("\r", "\n")
         except (LookupError, UnicodeError):
             pass  # what is declared is not what is there
     try:
