@@ -6,7 +6,7 @@ import re
 
 from lxml import etree
 
-from app.ingest.formats.package import Package, attribute, child, local
+from app.ingest.formats.package import Package, attribute, child, local, whole
 
 _FILE_NAME = re.compile(r"\S+\.(png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp)", re.IGNORECASE)
 _RAISED = re.compile(r"[-+−–]?\w{1,4}")
@@ -75,7 +75,7 @@ def paragraphs(element: etree._Element) -> list[str]:
         level = attribute(properties, "lvl", "0") if properties is not None else "0"
         text = "".join(parts).strip("\n")
         if text.strip():
-            found.append("  " * min(8, int(level) if level.isdigit() else 0) + text.strip())
+            found.append("  " * min(8, whole(level)) + text.strip())
     return found
 
 
@@ -125,11 +125,11 @@ def _points(element: etree._Element | None) -> dict[int, str]:
     found: dict[int, str] = {}
     for point in element.iter("{*}pt"):
         value = child(point, "v")
-        index = attribute(point, "idx", "0")
-        if value is not None and value.text and index.isdigit():
+        index = whole(attribute(point, "idx", "0"), -1)
+        if value is not None and value.text and index >= 0:
             # several levels of categories share one index: the outer ones come later and stand before
             text = _short_number(value.text)
-            found[int(index)] = f"{text} {found[int(index)]}" if int(index) in found else text
+            found[index] = f"{text} {found[index]}" if index in found else text
     if not found:
         direct = child(element, "v")
         if direct is not None and direct.text:

@@ -9,11 +9,12 @@ from lxml import etree
 from app.errors import BadInput
 from app.ingest.formats import drawing, tables
 from app.ingest.formats.flow import Flow
-from app.ingest.formats.package import Package, attribute, child, damaged, local
+from app.ingest.formats.package import Package, attribute, child, damaged, local, whole
 from app.ingest.formats.pages import LimitReached, Pages
 from app.ingest.formats.sheet import Sheet
 
 MOST_REPEATED = 1_000
+MOST_LEVEL = 10
 _PASSED_THROUGH = frozenset({"section", "index-body", "table-of-content", "frame", "text-box", "g"})
 
 
@@ -64,8 +65,8 @@ class _Blocks:
         for element in parent:
             match local(element):
                 case "h":
-                    level = attribute(element, "outline-level", "1")
-                    self._paragraph(element, "", int(level) - 1 if level.isdigit() else 0)
+                    level = whole(attribute(element, "outline-level"), 1)
+                    self._paragraph(element, "", min(max(level, 1), MOST_LEVEL) - 1)
                 case "p":
                     self._paragraph(element, "")
                 case "list":
@@ -113,8 +114,7 @@ class _Blocks:
         for inner in element:
             match local(inner):
                 case "s":
-                    count = attribute(inner, "c", "1")
-                    parts.append(" " * min(int(count), 100) if count.isdigit() else " ")
+                    parts.append(" " * min(whole(attribute(inner, "c"), 1), 100))
                 case "tab":
                     parts.append("\t")
                 case "line-break":

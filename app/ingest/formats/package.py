@@ -81,6 +81,11 @@ def attribute(element: etree._Element, name: str, default: str = "") -> str:
     return next((value for key, value in element.attrib.items() if key.endswith(end)), default)
 
 
+def whole(text: str, default: int = 0) -> int:
+    """A whole number from 0 of at most nine digits; `default` for anything else, such as "²" or a thousand digits."""
+    return int(text) if text.isdecimal() and len(text) < 10 else default
+
+
 def child(element: etree._Element | None, *names: str) -> etree._Element | None:
     """The first child called names[0], in it the first called names[1], and so on."""
     for name in names:

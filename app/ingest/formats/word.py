@@ -13,7 +13,7 @@ from lxml import etree
 from app.ingest.formats import drawing, tables
 from app.ingest.formats.flow import Flow
 from app.ingest.formats.numbering import Numbering
-from app.ingest.formats.package import Package, attribute, child, local
+from app.ingest.formats.package import Package, attribute, child, local, whole
 from app.ingest.formats.pages import Pages
 from app.ingest.formats.word_styles import Style, list_of, styles
 
@@ -124,7 +124,7 @@ class _Reader:
             list_id, list_level = own[0] or list_id, own[1]
         direct = child(properties, "outlineLvl")
         if direct is not None:
-            level = int(attribute(direct, "val", "9")) if attribute(direct, "val").isdigit() else None
+            level = whole(attribute(direct, "val"), 9)
         if level is not None and level > 8:
             level = None
         return level, self._numbering.next(list_id, list_level) if counts and list_id not in ("", "0") else ""
@@ -337,8 +337,7 @@ def _cell_of(cell: etree._Element, text: str) -> tables.Cell:
 
 
 def _span(element: etree._Element) -> int:
-    value = attribute(element, "val", "1")
-    return min(int(value), tables.MOST_COLUMNS) if value.isdigit() else 1
+    return min(whole(attribute(element, "val"), 1), tables.MOST_COLUMNS)
 
 
 def _is_inside_box(box: etree._Element, outer: etree._Element) -> bool:

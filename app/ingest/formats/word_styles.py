@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from app.ingest.formats.package import attribute, child, local
+from app.ingest.formats.package import attribute, child, local, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ def styles(root: etree._Element) -> Iterator[tuple[str, Style]]:
         level = attribute(outline, "val") if outline is not None else ""
         own = list_of(child(element, "pPr"))
         shown = attribute(name, "val") if name is not None else ""
-        if not level and shown.casefold().startswith("heading ") and shown[8:].isdigit():
-            level = str(int(shown[8:]) - 1)
+        if not level and shown.casefold().startswith("heading ") and whole(shown[8:]):
+            level = str(whole(shown[8:]) - 1)
         yield (
             attribute(element, "styleId"),
             Style(
                 shown,
                 attribute(base, "val") if base is not None else "",
-                int(level) if level.isdigit() else None,
+                whole(level, -1) if whole(level, -1) >= 0 else None,
                 own[0] if own else "",
                 own[1] if own else 0,
             ),
@@ -52,4 +52,4 @@ def list_of(properties: etree._Element | None) -> tuple[str, int] | None:
         return None
     list_id, level = child(found, "numId"), child(found, "ilvl")
     place = attribute(level, "val", "0") if level is not None else "0"
-    return (attribute(list_id, "val") if list_id is not None else ""), int(place) if place.isdigit() else 0
+    return (attribute(list_id, "val") if list_id is not None else ""), whole(place)

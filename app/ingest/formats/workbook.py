@@ -15,7 +15,7 @@ from lxml import etree
 from app.errors import BadInput
 from app.ingest.formats import drawing
 from app.ingest.formats.number_format import BUILT_IN, formatter, general
-from app.ingest.formats.package import Package, attribute, child, local
+from app.ingest.formats.package import Package, attribute, child, local, whole
 from app.ingest.formats.pages import LimitReached, Pages
 from app.ingest.formats.sheet import Sheet
 
@@ -94,7 +94,7 @@ def _formats(root: etree._Element) -> Iterator[str]:
     cells = child(root, "cellXfs")
     for element in cells if cells is not None else ():
         number = attribute(element, "numFmtId", "0")
-        yield own.get(number) or BUILT_IN.get(int(number) if number.isdigit() else 0, "General")
+        yield own.get(number) or BUILT_IN.get(whole(number), "General")
 
 
 def _sheet(package: Package, part: str, title: str, shared: _Shared, out: Pages) -> None:
@@ -109,8 +109,7 @@ def _sheet(package: Package, part: str, title: str, shared: _Shared, out: Pages)
                 if area is not None:
                     sheet.merge(*area)
                 continue
-            told = attribute(element, "r")
-            row_number = int(told) if told.isdigit() else row_number + 1
+            row_number = whole(attribute(element, "r"), row_number + 1)
             cells, missing = _row(element, shared)
             uncomputed += missing
             sheet.row(row_number, cells)
@@ -157,7 +156,7 @@ def _value(cell: etree._Element, value: str | None, formula: str | None, shared:
         return (f"={formula}", False) if formula else ("", True)
     match kind:
         case "s":
-            place = int(value) if value.isdigit() else -1
+            place = whole(value, -1)
             return (shared.strings[place] if 0 <= place < len(shared.strings) else ""), True
         case "b":
             return "TRUE" if value == "1" else "FALSE", True
@@ -171,8 +170,7 @@ def _value(cell: etree._Element, value: str | None, formula: str | None, shared:
         return value, True
     if number != number or number in (float("inf"), float("-inf")):
         return value, True
-    style = cell.get("s", "0")
-    place = int(style) if style.isdigit() else 0
+    place = whole(cell.get("s", "0"))
     if place < len(shared.formats) and (code := shared.formats[place]) != "General":
         return _shown(code, shared.from_1904, number), True
     return general(number), True
