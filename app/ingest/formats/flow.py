@@ -133,13 +133,16 @@ class Flow:
 def pieces(text: str, size: int) -> list[str]:
     """Text cut to at most `size` characters at line ends, sentences or spaces, else anywhere."""
     parts = []
-    while len(text) > size:
-        cut = size
+    start = 0  # a place, not the rest of the text: copying that for each piece would take hours for a large text
+    while len(text) - start > size:
+        cut = start + size
         for end in ("\n", ". ", "。", " "):
-            place = text.rfind(end, size // 2, size)
+            place = text.rfind(end, start + size // 2, start + size)
             if place > 0:
                 cut = place + len(end)
                 break
-        parts.append(text[:cut].rstrip())
-        text = text[cut:].lstrip()
-    return [*parts, text] if text else parts
+        parts.append(text[start:cut].rstrip())
+        start = cut
+        while start < len(text) and text[start].isspace():
+            start += 1
+    return [*parts, text[start:]] if start < len(text) else parts

@@ -12,7 +12,7 @@ from app.ingest.formats.pages import PAGE_CHARACTERS, Pages
 
 MOST_BYTES = 200_000_000
 _COLOURS = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]")
-_HEADING = re.compile(r"(#{1,6})\s+(.+?)\s*#*$")
+_HEADING = re.compile(r"(#{1,6})\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
@@ -127,7 +127,7 @@ def _headings(source: str) -> list[tuple[str, int]]:
             fenced = not fenced
         match = None if fenced else _HEADING.match(line)
         if match:
-            found.append((match[2], len(match[1]) - 1))
+            found.append((match[2].rstrip().rstrip("#").rstrip(), len(match[1]) - 1))
     return found
 
 
