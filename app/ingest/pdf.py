@@ -10,9 +10,7 @@ Files that cannot be read raise BadInput or PasswordNeeded.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from time import process_time
 from typing import Any, BinaryIO
@@ -23,9 +21,11 @@ import pypdfium2.raw as pdfium
 from app.errors import BadInput, PasswordNeeded
 from app.ingest.blocks import arrange, count_formulas
 from app.ingest.extracted import Limits
+from app.ingest.formats.pages import one_line
 from app.ingest.glyphs import frame_of, read_runs
 from app.ingest.graphics import Graphics, read_graphics
 from app.ingest.layout import GARBLED_SHARE, PageText, RawLine, RawPage, bad_share, condense
+from app.ingest.timer import OutOfTime, processor_time
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -117,7 +117,7 @@ def _open(file: BinaryIO, name: str, password: str | None, cut_off: bool) -> pyp
 
 
 def _read_page(document: pypdfium2.PdfDocument, index: int, second: SecondReader) -> RawPage:
-    label = document.get_page_label(index - 1) or str(index)
+    label = one_line(document.get_page_label(index - 1)) or str(index)
     try:
         page = document[index - 1]
     except pypdfium2.PdfiumError:
@@ -227,29 +227,6 @@ def _outline(document: pypdfium2.PdfDocument) -> Iterator[dict[str, Any]]:
             yield {"title": title, "page": index + 1, "level": bookmark.level}
 
 
-class _OutOfTime(Exception):
-    pass
-
-
-@contextmanager
-def _processor_time(seconds: float) -> Iterator[None]:
-    """Raise _OutOfTime in Python code that runs longer. Windows has no such timer: there the wall limit holds."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def strike(_signal: int, _frame: object) -> None:
-        raise _OutOfTime
-
-    before = signal.signal(signal.SIGVTALRM, strike)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 class SecondReader:
     """pypdf, opened when it is first needed; slow, so bounded: some seconds a page and a document."""
 
@@ -268,9 +245,9 @@ class SecondReader:
             return None
         start = process_time()
         try:
-            with _processor_time(SECOND_READER_PAGE_SECONDS):
+            with processor_time(SECOND_READER_PAGE_SECONDS):
                 return self._open().pages[index - 1].extract_text()
-        except (_OutOfTime, MemoryError, RecursionError):
+        except (OutOfTime, MemoryError, RecursionError):
             return None
         except Exception:  # pypdf raises its own errors and, on damaged files, almost any built-in one
             return None

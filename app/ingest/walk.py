@@ -24,8 +24,11 @@ from app.ingest import detect, formats, kinds, textfile
 from app.ingest.disk import NotInside, is_link, reason_of
 from app.ingest.extracted import Limits
 from app.ingest.git_rules import GitRules
+from app.ingest.timer import OutOfTime, processor_time
 
 DEPTH = 64
+FILE_SECONDS = 10.0
+"""Of processor time for one file that is read here: the others share the child with it."""
 BEYOND_LIMIT = "beyond the limit on text in one folder"
 RULES_BYTES = 1 << 20
 _READ_HERE = frozenset({"csv", "html", "notebook", "email"})
@@ -184,9 +187,12 @@ def _read_open(file: BinaryIO, path: str, facts: Message, limits: Limits, as_sou
     if reason:
         return _skip(path, reason) | facts
     try:
-        found = _format(kind, name, data, limits) if kind in _READ_HERE else _plain(data)
+        with processor_time(FILE_SECONDS):
+            found = _format(kind, name, data, limits) if kind in _READ_HERE else _plain(data)
     except textfile.NotText:
         return _skip(path, "a binary file") | facts
+    except OutOfTime:
+        return _skip(path, f"it took more than {FILE_SECONDS:g} seconds of processor time") | facts
     except BadInput as error:
         return _skip(path, str(error)) | facts
     except (MemoryError, RecursionError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -205,6 +211,6 @@ def _format(kind: str, name: str, data: bytes, limits: Limits) -> Message:
     stopped = formats.read(kind, io.BytesIO(data), name, out)
     out.finish()
     if stopped:
-        out.warn(f"Only its first {len(out.pages)} pages were read, because {stopped}.")
+        out.warnings.append(f"Only its first {len(out.pages)} pages were read, because {stopped}.")
     pages = [[label, text, "" if text else "empty"] for label, text in out.pages]
     return {"pages": pages, "warnings": out.warnings, "outline": [asdict(entry) for entry in out.outline]}
