@@ -59,8 +59,8 @@ class ArchiveTree:
     stopped: why the rest of the archive is missing, "" if it was read to its end.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, name: str, limits: Limits) -> None:
+        self._name, self._limits = name, limits
         self._folders: dict[str, dict[str, os.stat_result]] = {"": {}}
         self.skipped: list[tuple[str, str]] = []
         self.stopped = ""
@@ -101,6 +101,8 @@ class ArchiveTree:
                 return False
             folder += part + "/"
             self._folders.setdefault(folder, {})
+            if len(self._folders) > self._limits.folder_entries:
+                raise _too_many(self._name, self._limits)
         return True
 
 
@@ -108,7 +110,7 @@ class ZipTree(ArchiveTree):
     """Entries are unpacked one by one, when they are asked for."""
 
     def __init__(self, file: BinaryIO, name: str, limits: Limits) -> None:
-        super().__init__(limits)
+        super().__init__(name, limits)
         if _entries_told(file) > limits.folder_entries:
             raise _too_many(name, limits)
         try:
@@ -155,7 +157,7 @@ class TarTree(ArchiveTree):
     documents only their beginning, `member` reads one of them."""
 
     def __init__(self, file: BinaryIO, name: str, limits: Limits) -> None:
-        super().__init__(limits)
+        super().__init__(name, limits)
         self._contents: dict[str, tuple[bytes, int]] = {}
         kept = 0
         try:
