@@ -9,8 +9,12 @@ from app.ingest.extracted import Limits, OutlineEntry
 
 LABEL_CHARACTERS = 60
 PAGE_CHARACTERS = 3_000
+WARNING_CHARACTERS = 500
+MOST_WARNINGS = 100
+MOST_OUTLINE = 20_000
 # Control characters, marks that are never seen (soft hyphen, zero width space and no-break), private halves of pairs.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff\ud800-\udfff]")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # they would turn what stands around a label on the screen
 _SPACES = re.compile("[\u00a0\u2007\u202f]")
 
 
@@ -30,7 +34,7 @@ def clean(text: str) -> str:
 
 def one_line(text: str, most: int = LABEL_CHARACTERS) -> str:
     """A title or label on one line, cut with "..." at `most` characters."""
-    text = " ".join(clean(text).split())
+    text = " ".join(_TURNS.sub("", clean(text)).split())
     return text if len(text) <= most else text[: most - 3].rstrip() + "..."
 
 
@@ -57,13 +61,17 @@ class Pages:
 
     def mark(self, title: str, level: int) -> None:
         """A line of the outline that leads to the next page to be added."""
-        if title := one_line(title, 200):
+        if len(self.outline) >= MOST_OUTLINE:
+            self.warn(f"Its table of contents was cut after {MOST_OUTLINE:,} lines.")
+        elif title := one_line(title, 200):
             self.outline.append(OutlineEntry(title, len(self.pages) + 1, level))
 
     def warn(self, text: str) -> None:
         """A whole sentence about what is missing or doubtful; the file's name is put before it."""
-        if text not in self.warnings:
-            self.warnings.append(text)
+        text = one_line(text, WARNING_CHARACTERS)
+        if text in self.warnings or len(self.warnings) > MOST_WARNINGS:
+            return
+        self.warnings.append(text if len(self.warnings) < MOST_WARNINGS else "There is more of that kind.")
 
     def finish(self) -> None:
         """Adds what was counted to the warnings."""
