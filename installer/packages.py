@@ -125,7 +125,8 @@ class Packages:
         return Peek("", errors[-1].removeprefix("ERROR: ").rstrip(".") if errors else "pip said nothing")
 
     def _pip(self, what: str, arguments: Sequence[str], extra: Mapping[str, str] | None = None) -> None:
-        command = [str(self.place.python), "-m", "pip", "install", "--progress-bar", "off", *arguments]
+        # Python compiles a module when it is first used; compiling all of them would take 0.25 GB and half a minute.
+        command = [str(self.place.python), "-m", "pip", "install", "--progress-bar", "off", "--no-compile", *arguments]
         done = self._run(command, extra)
         if done.code:
             raise InstallError(
