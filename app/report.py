@@ -51,15 +51,12 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
     in_parts: dict[str, Any] = {}
     if state.parts is not None:
         in_parts = {"parts": state.parts.public(), "coverage": state.parts.coverage.as_dict()}
-    return in_parts | {
-        "task": state.task,
-        "reading": state.reading,
+    return {
         "answer": state.answer,
         "citations": [citation_object(citation) for citation in state.citations],
         "passages": [
             {"document": p.document, "page": p.page, "text": p.text, "score": round(p.score, 4)} for p in state.passages
         ],
-        **_evidence(state),
         "prompt_tokens": stats.prompt_tokens,
         "reused_tokens": stats.reused_tokens,
         "restored_tokens": stats.restored_tokens,
@@ -78,6 +75,10 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "demoted_pages": stats.demoted_pages,
         "peak_memory_bytes": stats.peak_memory_bytes,
         "warnings": list(dict.fromkeys([*more_warnings, *state.warnings])),
+        "task": state.task,
+        "reading": state.reading,
+        **_evidence(state),
+        **in_parts,
     }
 
 

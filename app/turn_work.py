@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import date
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from app.before_reading.choice import left_out, stored_choice
 from app.before_reading.estimate import remember_speed
 from app.changes.versions import MAP, superseded
 from app.documents import document_texts
+from app.errors import WrongUse
 from app.evidence import Looked
 from app.history import past_turns
 from app.pages import PageChoice, choice_as_text
@@ -67,7 +69,8 @@ class TurnWork:
             self.pages = stored_choice(app, self.conversation_id)
         passages, warnings = self.first_passages()
         if self.reading != "passages":
-            warnings += left_out(app, self.conversation_id, self.pages)
+            with suppress(WrongUse):  # a page that no document has: the run fails with it
+                warnings += left_out(app, self.conversation_id, self.pages)
         self.passages = passages
         self.answer = app.library.add_message(
             self.conversation_id,

@@ -157,11 +157,13 @@ class Documents(Indexing):
             )
 
     def conversations_using(self, document_id: str) -> list[str]:
-        """Ids of the conversations that have the document attached, or keep it as another version of one of theirs."""
+        """Ids of the conversations that have the document attached, or keep it as another version of one of theirs,
+        oldest first."""
         query = """
-            SELECT conversation_id FROM conversation_documents WHERE document_id = :id
-            UNION SELECT conversation_id FROM document_versions WHERE :id IN (document_id, newer_id)
-            ORDER BY conversation_id
+            SELECT id FROM conversations WHERE id IN (
+                SELECT conversation_id FROM conversation_documents WHERE document_id = :id
+                UNION SELECT conversation_id FROM document_versions WHERE :id IN (document_id, newer_id)
+            ) ORDER BY rowid
         """
         with self._writer.use() as db:
             return [row[0] for row in db.execute(query, {"id": document_id})]

@@ -29,6 +29,7 @@ KEYS = [
     *("answer", "citations", "passages", "prompt_tokens", "reused_tokens", "restored_tokens", "computed_tokens"),
     *("ttft_s", "tpot_ms", "output_tokens", "accepted_per_step", "finish_reason", "profile", "model", "kv_format"),
     *("mode", "read_by", "kv_pages_read_share", "demoted_pages", "peak_memory_bytes", "warnings"),
+    *("task", "reading", "evidence", "evidence_by_sentence"),
 ]
 
 

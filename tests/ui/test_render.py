@@ -252,7 +252,7 @@ def test_reading_shows_share_tokens_and_time() -> None:
 
 def test_passages_come_before_the_answer_and_sources_say_who_found_them() -> None:
     passage = Passage("d", "manual.pdf", 12, "xii", "Filters are covered for 12 months.", 1.0)
-    citation = FakeCitation("d", "manual.pdf", 12, "xii", "Filters are covered", "attributed")
+    citation = FakeCitation("d", "manual.pdf", 12, "xii", "Filters are covered", "attributed", (7,))
     shown = render_live(TurnState("answering", answer="A year.", passages=(passage,), citations=(citation,)))
     assert shown.index("Filters are covered for 12") < shown.index("A year.")
     words = check(shown).words

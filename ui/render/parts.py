@@ -75,7 +75,8 @@ def _look(part: PartState) -> str:
 
 
 def _cell_title(part: PartState) -> str:
-    return f"{shorten(part.document, NAME_LENGTH)}, {_pages(part)}: {text(f'parts.cell.{_look(part)}')}"
+    look = text(f"parts.cell.{_look(part)}")
+    return f"{shorten(part.document, NAME_LENGTH)}, {_pages(part)}: {look}"
 
 
 def _part(part: PartState, several: bool) -> str:
