@@ -18,13 +18,25 @@ from tests.app.test_cli import make_pdf
 
 pytestmark = pytest.mark.slow
 
-FILLER = "\n".join(f"Line {n} of this page says nothing that anybody would want to know." for n in range(14))
 PAGES = [
-    f"The Maple 300 kettle. This manual explains the kettle.\n{FILLER}",
-    f"Cleaning. Descale the kettle every 40 days with citric acid.\n{FILLER}",
-    f"Warranty. The warranty of the Maple 300 lasts 27 months from purchase.\n{FILLER}",
+    """The Maple 300 kettle. This manual explains the kettle.
+Put the kettle on a dry and level table, away from the edge.
+Fill it through the spout or with the lid open, up to the upper mark.
+Close the lid before you press the switch at the handle.
+The lamp goes out when the water boils, and the kettle turns itself off.
+Pour slowly, since steam comes out of the spout first.""",
+    """Cleaning. Descale the kettle every 40 days with citric acid.
+Let the acid stand for an hour, then rinse the kettle twice.
+Wipe the outside with a damp cloth and never put it under water.
+The filter behind the spout comes out when you pull it upwards.
+Scale on the filter goes away in warm vinegar.""",
+    """Warranty. The warranty of the Maple 300 lasts 27 months from purchase.
+Keep the receipt, because the shop asks for it.
+Damage by scale or by dry boiling is not part of the warranty.
+Repairs are made by the shop where the kettle was bought.
+Old kettles are collected free of charge at the same shop.""",
 ]
-QUESTION = "How long does the warranty last?"
+QUESTION = "How many months does the warranty of the Maple 300 last?"
 KEYS = [
     *("answer", "citations", "passages", "prompt_tokens", "reused_tokens", "restored_tokens", "computed_tokens"),
     *("ttft_s", "tpot_ms", "output_tokens", "accepted_per_step", "finish_reason", "profile", "model", "kv_format"),
@@ -78,7 +90,7 @@ def test_several_questions_are_independent_of_each_other(tmp_path, kettle, start
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["question"] for row in rows] == ["What cleans the kettle?", QUESTION]
     assert all(row["error"] == "" and row["answer"] for row in rows)
-    single = json.loads(ask(tmp_path / "data", starter_model, kettle, "-q", QUESTION, "--json").stdout)
+    single = json.loads(ask(tmp_path / "alone", starter_model, kettle, "-q", QUESTION, "--json").stdout)
     assert str(single["prompt_tokens"]) == rows[1]["prompt_tokens"]
     assert single["answer"] == rows[1]["answer"]
 
