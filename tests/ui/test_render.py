@@ -338,7 +338,7 @@ def test_every_text_is_used_and_every_used_text_exists() -> None:
         )
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    computed = ("group.", "empty.", "turn.status.", "ask.", "changes.", "export.", "parts.cell.")
+    computed = ("group.", "empty.", "turn.status.", "ask.", "changes.", "export.", "parts.cell.", "table.")
     for key in strings.TEXTS:
         stem = key.removesuffix(".one").removesuffix(".many")
         assert key in literal or stem in literal or key.startswith(computed), key
