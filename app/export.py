@@ -160,7 +160,7 @@ def _markdown(conversation: _Conversation) -> bytes:
         if turn.role == "user":
             lines += ["## Question", "", _quoted(turn.text), ""]
             continue
-        lines += ["### Answer", "", with_numbers(turn.text, turn.citations) or "(no answer)", ""]
+        lines += ["### Answer", "", harmless_markdown(with_numbers(turn.text, turn.citations)) or "(no answer)", ""]
         if turn.state not in ("complete", "streaming"):
             lines += [f"*This answer was {turn.state}.*", ""]
         if turn.citations:
@@ -180,6 +180,16 @@ def _markdown(conversation: _Conversation) -> bytes:
 def _plain(text: str) -> str:
     """Text of names and documents that Markdown must not read as markup, links or HTML."""
     return re.sub(r"([\\`*_\[\]<>#|~!])", r"\\\1", text)
+
+
+_CODE = re.compile(r"(^ {0,3}```.*?(?:^ {0,3}```|\Z)|(?<!`)`[^`\n]+`(?!`))", re.MULTILINE | re.DOTALL)
+
+
+def harmless_markdown(answer: str) -> str:
+    """An answer's Markdown without pictures, which readers fetch from anywhere, and without HTML; code stays."""
+    parts = _CODE.split(answer)
+    parts[::2] = [re.sub(r"<(?=[A-Za-z/!?])", r"\\<", part.replace("![", r"!\[")) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _quoted(text: str) -> str:

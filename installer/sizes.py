@@ -27,7 +27,7 @@ class Need:
 
 # (uses a GPU, with test tools) -> bytes
 NEEDS = {
-    (False, False): Need(465 * MB, 1_590 * MB),
+    (False, False): Need(475 * MB, 1_510 * MB),
     (False, True): Need(865 * MB, 3_020 * MB),
     (True, False): Need(3_365 * MB, 6_820 * MB),
     (True, True): Need(3_515 * MB, 7_220 * MB),

