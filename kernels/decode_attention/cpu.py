@@ -13,9 +13,9 @@ import torch
 from numba import prange
 
 from kernels.block_index import BlockIndex
-from kernels.cpu_floats import exp_negative, half, widen
+from kernels.cpu_floats import exp_negative, half
 from kernels.cpu_jit import jit, parallel_lock
-from kernels.cpu_vectors import add_weighted, dot
+from kernels.cpu_rows import add_rows, row_products
 from kernels.decode_attention.paged import PAGE, PagedKv
 
 SEGMENT_PAGES = 8  # at most; segments of a list are of equal length, so that threads have equal work
@@ -92,30 +92,6 @@ def _codes(rows, bits, float8, float8_table, count, tile):
 
 
 @jit()
-def _widen(rows, count, tile):
-    """The first `count` entries of an exact page [64, d] as float32 into tile."""
-    for j in range(count):
-        for i in range(tile.shape[1]):
-            tile[j, i] = widen(rows[j, i])
-
-
-@jit()
-def _scores(tile, count, query, scores):
-    """The products of the first `count` rows of tile [64, d] with query [group, d] -> scores [group, 64]."""
-    group, d = query.shape
-    for j in range(count):
-        for g in range(group):
-            scores[g, j] = dot(tile, j, query, g, d)
-
-
-@jit()
-def _add(tile, count, weights, out):
-    """out [group, d] += weights [group, 64] times the first `count` rows of tile."""
-    for g in range(out.shape[0]):
-        add_weighted(out, g, tile, 0, count, weights, g, 0)
-
-
-@jit()
 def _segment(
     q, head, keys, values, packed, cold, key_bits, value_bits, cold_value_bits, float8, table, pages, first, end,
     length, scale, out, lse, page_sum, float8_table,
@@ -143,13 +119,13 @@ def _segment(
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale
-            _widen(keys[head, place * PAGE : place * PAGE + count], count, tile)
+            row_products(keys[head], place * PAGE, count, query, scores)
         else:
             _codes(key_codes[head, number], key_bits, float8, float8_table, count, tile)
             for g in range(group):
                 for i in range(d):
                     query[g, i] = q[g, i] * scale * half(key_scale[head, number, i])
-        _scores(tile, count, query, scores)
+            row_products(tile, 0, count, query, scores)
         for g in range(group):
             shift = np.float32(0)
             if place < 0 and not float8:
@@ -176,7 +152,7 @@ def _segment(
             total[g] += weight_sum
             page_sum[entry, g] = weight_sum
         if place >= 0:
-            _widen(values[head, place * PAGE : place * PAGE + count], count, tile)
+            add_rows(values[head], place * PAGE, count, scores, out)
         else:
             _codes(value_codes[head, number], bits, float8, float8_table, count, tile)
             scales = value_scale[head, number]
@@ -188,7 +164,7 @@ def _segment(
                     scores[g, j] *= half(scales[0 if float8 else j])
                 for i in range(d):
                     out[g, i] += shift
-        _add(tile, count, scores, out)
+            add_rows(tile, 0, count, scores, out)
     for g in range(group):
         for i in range(d):
             out[g, i] /= total[g]
