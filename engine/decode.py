@@ -24,8 +24,7 @@ def decode_token(
     `poll` may raise to give up; the sequence is then as before.
     """
     attention = attend_decode(cache, sequence, plan or AttentionPlan())
-    ids = torch.tensor([token], device=cache.device)
-    hidden = decoder.hidden(ids, sequence.length, decoder.decode_layers, attention, poll)
+    hidden = decoder.next_hidden(token, sequence.length, attention, poll)
     logits = decoder.logits(hidden)[0]
     cache.commit(sequence, [token], SPARSE_DECODE if attention.sparse else DECODE)
     return logits

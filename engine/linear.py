@@ -7,6 +7,7 @@ import torch
 from engine.model import Decoder, LayerWeights
 from engine.rope import Rope
 from engine.weights.source import GroupQuantized, ModelSource
+from kernels.decoder_layer import layer_step
 from kernels.linear import INT4_GROUPS, DenseWeight, Weight, pack_int4, pack_int8
 
 Progress = Callable[[float], None]
@@ -85,7 +86,9 @@ def pack_layers(source: ModelSource, dense: Decoder, int4: bool, progress: Progr
         progress((index + 1) / len(dense.layers))
     head_name = "embed" if dense.config.tied_embeddings else "lm_head"
     head = _pack(source, [head_name], dense.head, int4)
-    return Decoder(dense.config, dense.rope, dense.embed, dense.layers, layers, dense.norm, head)
+    steps = [step for layer in layers if (step := layer_step(layer)) is not None]
+    whole = steps if len(steps) == len(layers) else None
+    return Decoder(dense.config, dense.rope, dense.embed, dense.layers, layers, dense.norm, head, whole)
 
 
 def _pack(source: ModelSource, names: list[str], dense: Weight, int4: bool) -> Weight:

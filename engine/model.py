@@ -17,6 +17,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.rope import Rope
+from kernels.decoder_layer import LayerStep, StepState, next_queries
 from kernels.linear import Weight, activation_dtype, linear
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
@@ -64,7 +65,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """All weights of a model: `layers` serve prefill, `decode_layers` and `head` serve decode (packed, or the same)."""
+    """All weights of a model: `layers` serve prefill, `decode_layers` and `head` serve decode (packed, or the same).
+
+    `steps`: on a CPU, `decode_layers` for the compiled kernel that takes one token from attention to attention.
+    """
 
     config: ModelConfig
     rope: Rope
@@ -73,6 +77,7 @@ class Decoder:
     decode_layers: Sequence[LayerWeights]
     norm: torch.Tensor
     head: Weight
+    steps: Sequence[LayerStep] | None = None
 
     def hidden(
         self,
@@ -107,6 +112,27 @@ class Decoder:
             delta = linear(swiglu(linear(normed, layer.gate_up)), layer.down)
             poll()
         return x if delta is None else x + delta
+
+    def next_hidden(self, token: int, position: int, attention: Attention, poll: Callable[[], None]) -> torch.Tensor:
+        """`hidden` of one token through `decode_layers`, float32 [1, hidden]."""
+        if self.steps is None:
+            ids = torch.tensor([token], device=self.embed.device)
+            return self.hidden(ids, position, self.decode_layers, attention, poll)
+        config, eps = self.config, self.config.norm_eps
+        q, k, v = torch.empty(1, config.heads + 2 * config.kv_heads, config.head_dim).split(
+            (config.heads, config.kv_heads, config.kv_heads), dim=1
+        )
+        x = self.embed[token].float()[None].clone()
+        state = StepState(x, q, k, v, *self.rope.angles(position, position + 1))
+        finished = attended = None
+        for index, begun in enumerate(self.steps):
+            next_queries(state, eps, finished, attended, begun)
+            poll()
+            attention.append(index, k, v)
+            finished, attended = begun, attention.attend(index, q)
+            poll()
+        next_queries(state, eps, finished, attended, None)
+        return x
 
     def qkv(
         self, layer: LayerWeights, x: torch.Tensor, angles: Angles

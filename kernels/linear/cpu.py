@@ -17,7 +17,7 @@ def int8_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> t
     """x float32 [t, in], codes int8 [out, in], scales bfloat16 [out] -> float32 [t, out]."""
     out = torch.empty(x.shape[0], codes.shape[0])
     with parallel_lock:
-        _int8_linear(x.contiguous().numpy(), codes.numpy(), as_numpy(scales), out.numpy())
+        int8_product(x.contiguous().numpy(), codes.numpy(), as_numpy(scales), out.numpy())
     return out
 
 
@@ -33,7 +33,7 @@ def _rows(x, codes, scales, out, first, end):
 
 
 @jit(parallel=True)
-def _int8_linear(x, codes, scales, out):
+def int8_product(x, codes, scales, out):
     rows = codes.shape[0]
     for block in prange((rows + _BLOCK - 1) // _BLOCK):
         _rows(x, codes, scales, out, block * _BLOCK, min(rows, block * _BLOCK + _BLOCK))

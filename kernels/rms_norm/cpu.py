@@ -15,15 +15,15 @@ def add_rms_norm(
     """As `kernels.rms_norm.add_rms_norm`; contiguous tensors on the CPU."""
     normed = torch.empty_like(x, dtype=dtype)
     if delta is None:
-        _norm(x.numpy(), weight.numpy(), np.float32(eps), as_numpy(normed))
+        norm(x.numpy(), weight.numpy(), np.float32(eps), as_numpy(normed))
         return x, normed
     total = torch.empty_like(x)
-    _add_norm(x.numpy(), as_numpy(delta), weight.numpy(), np.float32(eps), total.numpy(), as_numpy(normed))
+    add_norm(x.numpy(), as_numpy(delta), weight.numpy(), np.float32(eps), total.numpy(), as_numpy(normed))
     return total, normed
 
 
 @jit()
-def _norm(x, weight, eps, normed):
+def norm(x, weight, eps, normed):
     rows, d = x.shape
     for row in range(rows):
         squares = np.float32(0)
@@ -35,9 +35,9 @@ def _norm(x, weight, eps, normed):
 
 
 @jit()
-def _add_norm(x, delta, weight, eps, total, normed):
+def add_norm(x, delta, weight, eps, total, normed):
     rows, d = x.shape
     for row in range(rows):
         for i in range(d):
             total[row, i] = x[row, i] + widen(delta[row, i])
-    _norm(total, weight, eps, normed)
+    norm(total, weight, eps, normed)

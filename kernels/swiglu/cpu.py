@@ -10,12 +10,12 @@ from kernels.cpu_jit import as_numpy, jit
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """As `kernels.swiglu.swiglu`; float32 or bfloat16 on the CPU."""
     out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-    _swiglu(as_numpy(gate_up.contiguous()), as_numpy(out))
+    gated(as_numpy(gate_up.contiguous()), as_numpy(out))
     return out
 
 
 @jit()
-def _swiglu(gate_up, out):
+def gated(gate_up, out):
     rows, ffn = out.shape
     for row in range(rows):
         for i in range(ffn):
