@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.errors import AppError, as_app_error
@@ -29,12 +29,14 @@ BATCH_BYTES = 32 * 2**20
 class SnapshotWriter:
     """Writes rows to the store in the background, in the order given. close() writes what is left."""
 
-    def __init__(self, store: SnapshotStore) -> None:
-        self.store = store
+    def __init__(self, store: SnapshotStore, stored: Callable[[str], None] = lambda conversation_id: None) -> None:
+        """`stored` is called when all of a conversation's rows have been handed over."""
+        self.store, self.stored = store, stored
         self.problem: AppError | None = None
         self._rows: deque[tuple[str, str, Any]] = deque()  # (owner, fingerprint, row)
         self._keys: set[tuple[str, str]] = set()  # (owner, key) of the rows that wait
         self._bytes = 0
+        self._discards: list[tuple[str, str, str]] = []  # (owner, key, what must have been written before)
         self._closing = False
         self._wake = threading.Condition()
         self._writing = threading.Lock()
@@ -62,6 +64,12 @@ class SnapshotWriter:
             self.problem = as_app_error(error)
             log.warning("Snapshot rows were not shared: %s", self.problem)
 
+    def discard(self, owner: str, key: str, *, after: str) -> None:
+        """Gives up a row once `after`, which replaces it, has been written ("": at once), and it itself if it waits."""
+        with self._wake:
+            self._discards.append((owner, key, after))
+            self._wake.notify_all()
+
     def waiting(self, owner: str, key: str) -> bool:
         with self._wake:
             return (owner, key) in self._keys
@@ -72,14 +80,15 @@ class SnapshotWriter:
             with self._wake:
                 kept = [entry for entry in self._rows if entry[0] != owner]
                 self._rows = deque(kept)
+                self._discards = [entry for entry in self._discards if entry[0] != owner]
                 self._keys = {(other, row.key) for other, _, row in kept}
                 self._bytes = sum(len(row.payload) for _, _, row in kept)
             self.store.forget(owner)
 
     def flush(self) -> None:
-        """Returns when all rows offered so far are written."""
+        """Returns when all rows offered so far are written, and replaced ones given up."""
         with self._wake:
-            self._wake.wait_for(lambda: not self._keys)
+            self._wake.wait_for(lambda: not self._keys and not self._discards)
 
     def close(self) -> None:
         with self._wake:
@@ -90,11 +99,29 @@ class SnapshotWriter:
     def _loop(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._rows or self._closing)
-                if not self._rows:
+                self._wake.wait_for(lambda: self._rows or self._discards or self._closing)
+                if not self._rows and not self._discards:
                     return
             with self._writing:
                 self._write(self._batch())
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Discards what has been replaced by now."""
+        with self._wake:
+            due = [entry for entry in self._discards if self._written(*entry)]
+        for owner, key, _ in due:
+            try:
+                self.store.discard(owner, [key])
+            except Exception as error:
+                self.problem = as_app_error(error)
+                log.warning("A replaced snapshot row was not removed: %s", self.problem)
+        with self._wake:
+            self._discards = [entry for entry in self._discards if entry not in due]
+            self._wake.notify_all()
+
+    def _written(self, owner: str, key: str, after: str) -> bool:
+        return (owner, key) not in self._keys and (owner, after) not in self._keys
 
     def _batch(self) -> list[tuple[str, str, Any]]:
         """Rows of one owner and fingerprint, about BATCH_BYTES; they count as waiting until they are written."""
@@ -160,5 +187,6 @@ def export_when_idle(service: EngineService, writer: SnapshotWriter, conversatio
                     yield
                 yield
         writer.claim(conversation_id, known.stored)
+        writer.stored(conversation_id)
 
     service.when_idle(conversation_id, task)

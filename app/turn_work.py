@@ -16,6 +16,7 @@ from app.documents import document_texts
 from app.errors import WrongUse
 from app.evidence import Looked
 from app.history import past_turns
+from app.keeping import LongRead, not_kept
 from app.pages import PageChoice, choice_as_text
 from app.passages import beginning, best_passages, rarity
 from app.plan import Plan, Planner, Room
@@ -121,6 +122,7 @@ class TurnWork:
         if not job.enter_engine():
             return
         warnings = (*job.state.warnings, *plan.warnings, *self._settle_modes(engine, len(plan.ids)))
+        warnings += not_kept(self.app, engine.kv_bytes_per_token, len(plan.ids))
         job.update(phase="reading", read_done=0, read_total=len(plan.ids), warnings=warnings)
         self._generate(job, face, writer, plan)
 
@@ -198,9 +200,10 @@ class TurnWork:
         return planner.plain(text)
 
     def _generate(self, job: Job, face: ModelFace, writer: PromptWriter, plan: Plan) -> None:
-        from engine import Done, Prefilled, Reused, Token
+        from engine import Checkpoint, Done, Prefilled, Reused, Token
 
         engine = self.app.engine_service.loaded()
+        long_read = LongRead(engine, self.app.snapshot_writer, self.conversation_id)
         clock = ReadingClock()
         ids: list[int] = []
         looked: list[Looked] = []
@@ -233,13 +236,17 @@ class TurnWork:
                     reused, began = event.tokens, time.monotonic()
                     clock.begin(event.tokens)
                     job.update(read_done=event.tokens, read_total=event.prompt_tokens)
+                elif isinstance(event, Checkpoint):
+                    long_read.checkpoint(event.tokens)
                 elif isinstance(event, Prefilled):
+                    long_read.step()
                     if event.done == event.total:
                         remember_speed(self.app, engine, reused, event.done, time.monotonic() - began)
                     job.update(
                         read_done=event.done, read_total=event.total, eta_s=clock.remaining(event.done, event.total)
                     )
                 elif isinstance(event, Done):
+                    long_read.end(plan.checkpoint)
                     if self.app.settings.mode == "exact" and event.stats.sparse_tokens:
                         job.update(warnings=(*job.state.warnings, SPARSE_BEFORE))
                     self._end(job, face, writer, plan, ids, text, event.stats, looked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,11 @@ from app.document_tokens import DocumentTokens
 from app.errors import WrongUse, as_app_error
 from app.gates import gates_for
 from app.jobs import EngineService
+from app.keeping import keep_leaving
 from app.model_face import ModelFace, open_face
 from app.models import ModelInfo, Models
 from app.paths import Paths
+from app.pins import follow
 from app.snapshots import SnapshotWriter
 from storage import DataFolderLock, Library, SnapshotStore, default_quota
 
@@ -74,13 +77,14 @@ class App:
             if held is not None:
                 held.release()
             raise
+        writer = SnapshotWriter(snapshots, lambda id: follow(library, snapshots, id))
         return cls(
             settings=settings,
             data_dir=paths.root,
             library=library,
             snapshots=snapshots,
-            snapshot_writer=SnapshotWriter(snapshots),
-            engine_service=EngineService(engine_loader(settings, model)),
+            snapshot_writer=writer,
+            engine_service=EngineService(engine_loader(settings, model, writer)),
             models=models,
             model=model,
             lock=held,
@@ -206,8 +210,13 @@ def engine_config(settings: Settings, model: ModelInfo) -> EngineConfig:
     )
 
 
-def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[str, float], None]], Engine]:
-    """How the engine's thread loads the model; importing torch is part of it, so that opening an App stays quick."""
+def engine_loader(
+    settings: Settings, model: ModelInfo, writer: SnapshotWriter | None = None
+) -> Callable[[Callable[[str, float], None]], Engine]:
+    """How the engine's thread loads the model; importing torch is part of it, so that opening an App stays quick.
+
+    writer: keeps what conversations lose when memory is short.
+    """
 
     def load(progress: Callable[[str, float], None]) -> Engine:
         from engine import Engine
@@ -217,8 +226,11 @@ def engine_loader(settings: Settings, model: ModelInfo) -> Callable[[Callable[[s
             progress(text, first + (last - first) * share)
 
         try:
-            return Engine.load(engine_config(settings, model), report)
+            engine = Engine.load(engine_config(settings, model), report)
         except Exception as error:
             raise as_app_error(error) from error
+        if writer is not None:
+            engine.before_unload = partial(keep_leaving, engine, writer)
+        return engine
 
     return load

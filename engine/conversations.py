@@ -4,7 +4,7 @@ When pages run short, whole conversations go first, the longest unused one befor
 kept elsewhere and snapshots on disk; what goes here costs time, never content. Only then are values demoted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from engine.cache import KvCache, Sequence
@@ -29,8 +29,9 @@ class Conversation:
 class Conversations:
     """All conversations of one cache, least recently used first."""
 
-    def __init__(self, cache: KvCache) -> None:
-        self._cache = cache
+    def __init__(self, cache: KvCache, before_unload: Callable[[str], None] = lambda id: None) -> None:
+        """`before_unload(id)` is called when memory is short, just before a conversation goes."""
+        self._cache, self._before_unload = cache, before_unload
         self._by_id: dict[str, Conversation] = {}
 
     def use(self, id: str) -> Conversation:
@@ -91,6 +92,7 @@ class Conversations:
     def _unload_idle(self, busy: Conversation, spare: Sequence | None) -> bool:
         for id, conversation in self._by_id.items():
             if conversation is not busy and all(state is not spare for state in conversation.states()):
+                self._before_unload(id)
                 self.unload(id)
                 return True
         return False

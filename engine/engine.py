@@ -41,6 +41,8 @@ KERNEL_VERSION = 4  # raise it when the same tokens get other KV
 class Engine:
     """A loaded model and the KV of its conversations. Made by `Engine.load`; use as a context manager or `close` it.
 
+    `before_unload(conversation)`: set it to be told when a conversation is about to leave memory because another one
+    needs it; `export` may be called then.
     `decode_logit_error`: RMS of (packed - dense logits) / RMS of dense logits, one decode step, measured at loading;
     0.0 where decode uses the dense weights. `decode_weights`: what was chosen, `decode_reason`: why.
     """
@@ -69,7 +71,8 @@ class Engine:
         self.decoder = loaded.decoder
         self.cache: KvCache = loaded.cache
         self.graphs = loaded.graphs
-        self.conversations = Conversations(self.cache)
+        self.before_unload: Callable[[str], None] | None = None
+        self.conversations = Conversations(self.cache, self._leaves)
         two_pools = isinstance(self.cache, TwoPoolCache)
         self.blocks = Blocks(block_pages(self.kv_bytes_per_token), self.cache.packs, two_pools)
         self._policies: dict[str, AttentionPolicy] = {}
@@ -230,6 +233,18 @@ class Engine:
         """Tokens of a conversation whose KV is in memory: what `export` can write after a turn."""
         found = self.conversations.get(conversation)
         return found.live.length if found else 0
+
+    def kept_tokens(self, conversation: str) -> list[int]:
+        """Of a conversation in memory: the lengths of the states that were asked for, and of the newest one."""
+        found = self.conversations.get(conversation)
+        if found is None:
+            return []
+        asked = {mark.length for mark in found.marks if mark.length in found.pinned}
+        return sorted((asked | {found.live.length}) - {0})
+
+    def _leaves(self, conversation: str) -> None:
+        if self.before_unload is not None:
+            self.before_unload(conversation)
 
     def unload(self, conversation: str) -> None:
         """Free a conversation's KV pages."""

@@ -9,6 +9,7 @@ import logging
 import math
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,18 @@ import numpy as np
 from engine.cache import DECODE, EXACT_RECENT, PAGE, PREFILL, SPARSE_DECODE, KvCache, Sequence
 from engine.errors import EngineError
 from engine.patterns import AttentionPolicy
-from engine.snapshot import UNSOUND, SnapshotReader, block_key, decode_into, reading_of, reading_tag
+from engine.row_loader import BATCH_BYTES, Batch, Loaded, Upload, Wanted, load_rows, upload_to
+from engine.snapshot import (
+    UNSOUND,
+    SnapshotReader,
+    adopt,
+    block_key,
+    block_sizes,
+    fit,
+    reading_of,
+    reading_tag,
+    write,
+)
 
 log = logging.getLogger(__name__)
 
@@ -145,41 +157,66 @@ def restore(
     prompt: array,
     blocks: Blocks,
     make_room: Callable[[int], None] = lambda tokens: None,
+    poll: Callable[[], None] = lambda: None,
+    upload: Upload | None = None,
 ) -> int:
     """Append `stored` to a prepared sequence, from its first block that the sequence lacks -> tokens read.
 
-    `make_room(tokens)` is called before each payload and may raise an EngineError.
+    Rows are read by several threads, ahead of the copies. `make_room(tokens)` is called before each payload and may
+    raise an EngineError; `poll` is called between copies and may raise what it likes: what was appended stays.
 
     Stops before the first payload that is missing, damaged, different or without room; what follows has to be computed.
     """
     start = sequence.length
-    for key, _ in stored.blocks[start // blocks.tokens :]:
-        if not _append(cache, sequence, prompt, blocks.tokens, reader.read_block(key), key, make_room):
-            return sequence.length - start
+    wanted = [Wanted(key, blocks.tokens, reader.read_block) for key, _ in stored.blocks[start // blocks.tokens :]]
     if stored.checkpoint is not None:
-        rest = stored.tokens - sequence.length
-        payload = reader.read_checkpoint(stored.checkpoint)
-        _append(cache, sequence, prompt, rest, payload, stored.checkpoint, make_room)
+        rest = stored.tokens - start - len(wanted) * blocks.tokens
+        wanted.append(Wanted(stored.checkpoint, rest, reader.read_checkpoint))
+    row_bytes = block_sizes(cache, blocks.pages)
+    # Where pages can be demoted, one at a time: making room for a row may re-pack the one before, so it must be there.
+    at_once = 1 if cache.cold.size else max(1, BATCH_BYTES // row_bytes)
+    with closing(load_rows(wanted, row_bytes, at_once, upload or upload_to(cache.device))) as batches:
+        for batch in batches:
+            poll()
+            if not _append(cache, sequence, prompt, batch, make_room):
+                break
     return sequence.length - start
 
 
-def _append(
-    cache: KvCache,
-    sequence: Sequence,
-    prompt: array,
-    tokens: int,
-    payload: bytes | None,
-    key: str,
-    make_room: Callable[[int], None],
-) -> bool:
-    if payload is None:
-        log.warning("Snapshot row %s is missing or damaged; its tokens are computed anew.", key)
-        return False
-    first = sequence.length
+def _append(cache: KvCache, sequence: Sequence, prompt: array, batch: Batch, make_room: Callable[[int], None]) -> bool:
+    """Append the rows of a batch up to the first that cannot be -> whether all could."""
+    adopted: list[Loaded] = []
+    first, form = sequence.length, None
+
+    def write_adopted() -> None:
+        nonlocal first
+        if adopted and form is not None:
+            write(cache, sequence, first, batch.data(adopted), form)
+        adopted.clear()
+        first = sequence.length
+
     try:
-        make_room(tokens)
-        decode_into(cache, sequence, prompt[first : first + tokens], payload)
-    except EngineError as error:  # it does not fit, or there is no room
-        log.warning("Snapshot row %s: %s", key, error)
-        return False
-    return True
+        for row in batch:
+            key, at = row.wanted.key, sequence.length
+            if row.opened is None:
+                log.warning("Snapshot row %s: %s; its tokens are computed anew.", key, row.problem)
+                return False
+            if row.alone is not None:
+                write_adopted()
+            try:
+                make_room(row.wanted.tokens)
+                ids = prompt[at : at + row.wanted.tokens]
+                fitted = fit(cache, sequence, ids, row.opened)
+                if form is not None and fitted.packed != form.packed:
+                    write_adopted()
+                adopt(cache, sequence, ids, fitted)
+            except EngineError as error:  # it does not fit, or there is no room
+                log.warning("Snapshot row %s: %s", key, error)
+                return False
+            form = fitted
+            adopted.append(row)
+            if row.alone is not None:
+                write_adopted()
+        return True
+    finally:
+        write_adopted()  # whatever ends this: tokens that were adopted must have their KV

@@ -182,8 +182,8 @@ def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> bytes:
             stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
         ]
         if chosen:
-            parts.append(torch.cat(chosen, dim=1))
-    return b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+            parts.append(torch.cat(chosen, dim=1).view(torch.uint8).flatten())
+    return torch.cat(parts).cpu().numpy().tobytes() if parts else b""  # one copy from the card, not one a store
 
 
 def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:
@@ -195,73 +195,135 @@ def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:
     ]
 
 
-def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
-    """Append a payload's tokens to `sequence`, which must end where the payload begins.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A payload that is sound in itself; what it holds is told by `header`, `data` are its tensors."""
 
-    SnapshotMismatchError if it is damaged, of another shape, or holds other tokens than `ids`; `sequence` is then as
-    before.
+    header: dict
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What an opened payload brings: for each token what made it, for each page whether it is packed, and its sizes.
+
+    `sizes`: bytes in each store; `in_window`: the same for the window of streaming heads, empty if it brings none.
     """
-    header, data = _parse(payload)
-    reading = reading_of(sequence.reading, sequence.dense_until, sequence.length + len(ids))
-    expected = _shape(cache) | {"first": sequence.length, "ids": list(ids), "reading": reading}
-    for name, value in expected.items():
-        if header.get(name) != value:
-            raise SnapshotMismatchError(
-                f"A stored KV prefix does not fit: its {name} is another.", "It is computed anew."
-            )
-    if header.get("crc32") != zlib.crc32(data):
-        raise SnapshotMismatchError("A stored KV prefix is damaged.", "It is computed anew.")
-    try:
-        made_by = bytes.fromhex(header["made_by"])
-        packed = [bool(value) for value in header["packed"]]
-        window = bool(header.get("window", False))
-    except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
-    if len(made_by) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
-        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
-    sizes, in_window = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE), []
-    if window:
-        if not isinstance(cache, TwoPoolCache):
-            raise SnapshotMismatchError("A stored KV prefix has another kind of heads.", "It is computed anew.")
-        in_window = _sizes(cache.window, 0, cache.make_window_room(sequence, sequence.length + len(ids)))
-    if sum(sizes) + sum(in_window) != len(data):
-        raise SnapshotMismatchError("A stored KV prefix has the wrong size.", "It is computed anew.")
-    first = sequence.length
-    slots = cache.adopt(sequence, list(ids), made_by, packed)
-    if header.get("sound") is not True:
-        sequence.sound_until = min(sequence.sound_until, first)
-    _write(cache, slots, data, sizes)
-    if window and isinstance(cache, TwoPoolCache):
-        _write(cache.window, cache.adopt_window(sequence), data[sum(sizes) :], in_window)
+
+    made_by: bytes
+    packed: tuple[bool, ...]
+    sound: bool
+    sizes: tuple[int, ...]
+    in_window: tuple[int, ...]
 
 
-def _parse(payload: bytes) -> tuple[dict, memoryview]:
+def open_payload(payload: bytes) -> Opened:
+    """Check a payload's form and checksum. SnapshotMismatchError if it is damaged."""
     view = memoryview(payload)
     if len(view) < 8 or bytes(view[:4]) != _MAGIC:
-        raise SnapshotMismatchError("A stored KV prefix is not in our format.", "It is computed anew.")
+        raise _mismatch("is not in our format")
     (length,) = struct.unpack("<I", view[4:8])
     try:
         header = json.loads(bytes(view[8 : 8 + length]))
     except ValueError as error:
-        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.") from error
+        raise _mismatch("has a damaged header") from error
     if not isinstance(header, dict):
-        raise SnapshotMismatchError("A stored KV prefix has a damaged header.", "It is computed anew.")
-    return header, view[8 + length :]
+        raise _mismatch("has a damaged header")
+    data = view[8 + length :]
+    if header.get("crc32") != zlib.crc32(data):
+        raise _mismatch("is damaged")
+    return Opened(header, data)
 
 
-def _write(cache: KvCache, slots: list[tuple[bool, int, int]], data: memoryview, sizes: list[int]) -> None:
-    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
+def fit(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], opened: Opened) -> Fitted:
+    """Check that a payload continues `sequence` with `ids`. SnapshotMismatchError if not; no KV has changed then."""
+    header = opened.header
+    reading = reading_of(sequence.reading, sequence.dense_until, sequence.length + len(ids))
+    expected = _shape(cache) | {"first": sequence.length, "ids": list(ids), "reading": reading}
+    for name, value in expected.items():
+        if header.get(name) != value:
+            raise _mismatch(f"does not fit, its {name} is another")
+    try:
+        made_by = bytes.fromhex(header["made_by"])
+        packed = tuple(bool(value) for value in header["packed"])
+        window = bool(header.get("window", False))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _mismatch("has a damaged header") from error
+    if len(made_by) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
+        raise _mismatch("has a damaged header")
+    sizes = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE)
+    in_window = []
+    if window:
+        if not isinstance(cache, TwoPoolCache):
+            raise _mismatch("has another kind of heads")
+        in_window = _sizes(cache.window, 0, cache.make_window_room(sequence, sequence.length + len(ids)))
+    if sum(sizes) + sum(in_window) != len(opened.data):
+        raise _mismatch("has the wrong size")
+    return Fitted(made_by, packed, header.get("sound") is True, tuple(sizes), tuple(in_window))
+
+
+def adopt(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], fitted: Fitted) -> None:
+    """Make a fitted payload's tokens part of `sequence`; `write` must follow before anything reads them.
+
+    EngineError if pages are missing; `sequence` is then as before.
+    """
+    first = sequence.length
+    cache.adopt(sequence, list(ids), fitted.made_by, fitted.packed)
+    if not fitted.sound:
+        sequence.sound_until = min(sequence.sound_until, first)
+
+
+def write(cache: KvCache, sequence: Sequence, first: int, rows: torch.Tensor, fitted: Fitted) -> None:
+    """Put the data of adopted payloads of one form, uint8 [payloads, bytes], into the pages from token `first` on.
+
+    A payload with a window comes alone, and last.
+    """
+    kept = sum(fitted.sizes)
+    _write(cache, runs(sequence.table, PAGE, first, sequence.length), rows[:, :kept], fitted.sizes)
+    if fitted.in_window and isinstance(cache, TwoPoolCache):
+        _write(cache.window, cache.adopt_window(sequence), rows[:, kept:], fitted.in_window)
+
+
+def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
+    """Append one payload's tokens to `sequence`, which must end where the payload begins.
+
+    SnapshotMismatchError if it is damaged, of another shape, or holds other tokens than `ids`; `sequence` is then as
+    before.
+    """
+    opened, first = open_payload(payload), sequence.length
+    fitted = fit(cache, sequence, ids, opened)
+    adopt(cache, sequence, ids, fitted)
+    rows = torch.frombuffer(bytearray(opened.data), dtype=torch.uint8)[None] if len(opened.data) else torch.empty(1, 0)
+    write(cache, sequence, first, rows.to(cache.device), fitted)
+
+
+def block_sizes(cache: KvCache, pages: int) -> int:
+    """Bytes of data in a block of `pages` pages, all in their final form."""
+    tokens = pages * PAGE
+    return sum(_sizes(cache, tokens if cache.packs else 0, 0 if cache.packs else tokens))
+
+
+def _mismatch(what: str) -> SnapshotMismatchError:
+    return SnapshotMismatchError(f"A stored KV prefix {what}.", "It is computed anew.")
+
+
+def _write(cache: KvCache, slots: list[tuple[bool, int, int]], rows: torch.Tensor, sizes: SequenceOf[int]) -> None:
+    """uint8 [payloads, bytes], store by store, into `slots`."""
     offset = 0
     for (stored, unit, packed), size in zip(cache.memory.stores(), sizes):
-        part = raw[offset : offset + size]
+        part = rows[:, offset : offset + size]
         offset += size
         if not size:
             continue
-        # The offset may be odd for the type; a copy is aligned.
-        part = part.clone().view(stored.dtype).view(stored.shape[0], -1, *stored.shape[2:])
-        done = 0
-        for is_packed, slot, n in slots:
-            if is_packed == packed:
-                units = n // unit
-                stored[:, slot // unit : slot // unit + units] = part[:, done : done + units].to(stored.device)
-                done += units
+        if (part.storage_offset() | part.stride(0)) % stored.element_size():
+            part = part.clone(memory_format=torch.contiguous_format)  # bytes at odd places have no other type
+        part = part.view(stored.dtype).unflatten(1, (stored.shape[0], -1, *stored.shape[2:])).transpose(0, 1)
+        mine = [(slot // unit, n // unit) for is_packed, slot, n in slots if is_packed == packed]
+        if len(mine) == 1:  # neighbours, as in most cases: no copy in between
+            start, units = mine[0]
+            stored[:, start : start + units].unflatten(1, part.shape[1:3]).copy_(part)
+            continue
+        part, done = part.flatten(1, 2), 0
+        for start, units in mine:
+            stored[:, start : start + units] = part[:, done : done + units]
+            done += units

@@ -114,8 +114,11 @@ class Turn:
         self.room.begin()
         if stored is not None and self.snapshots is not None:
             self.room.begin_restoring()
-            make_room = self.room.restore
-            self.restored = restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks, make_room)
+            try:
+                restore(cache, self.live, self.snapshots, stored, wanted, engine.blocks, self.room.restore, self._poll)
+            finally:  # a cancelled turn tells what it had restored
+                self.restored = self.live.length - in_memory
+                self.reused = self.live.length
             if not cache.is_complete(self.live):
                 log.warning("A stored KV prefix lacks what streaming heads keep; its tokens are computed anew.")
                 self._become(None, 0)

@@ -18,7 +18,7 @@ from storage.kvcache import SnapshotStore, default_quota
 from storage.library import Library
 from storage.lock import DataFolderLock
 from storage.manifests import FileRow, ReadingSpeed
-from storage.rows import Attachment, Backup, Conversation, Document, Hit, Message, PageRow, SnapshotStats
+from storage.rows import Attachment, Backup, Conversation, Document, Hit, Holding, Message, PageRow, SnapshotStats
 from storage.snapshot_schema import SnapshotRow
 from storage.versions import Version, VersionState
 
@@ -35,6 +35,7 @@ __all__ = [
     "FileRow",
     "FolderNotWritable",
     "Hit",
+    "Holding",
     "Library",
     "Message",
     "NotFound",

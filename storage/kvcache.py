@@ -7,52 +7,42 @@ stays usable.
 Rows are content-addressed: their key says all that shaped them, so an equal key is the same row.
 """
 
-import json
 import logging
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from sqlite_utils import Database
 
 from storage.base import checked_hex64
 from storage.errors import StorageError
-from storage.eviction import Resident, choose_victims
-from storage.rows import SnapshotStats
+from storage.rows import Holding, SnapshotStats
 from storage.snapshot_file import SnapshotFile, Unsound
-from storage.snapshot_schema import SnapshotRow, checksum, pack_ids, unpack_ids
+from storage.snapshot_queries import (
+    IN_KEYS,
+    SnapshotLike,
+    add_owner,
+    ancestors,
+    batches,
+    evict,
+    fetch,
+    held,
+    insert,
+    is_ids,
+    keys_json,
+    linked,
+    need_owner,
+    row_bytes,
+    shrink,
+)
+from storage.snapshot_schema import SnapshotRow, checksum, unpack_ids
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_NAME = "kvcache.db"
-COMMIT_BYTES = 64 * 1024 * 1024
-MOST_PAYLOAD_BYTES = 256 * 1024 * 1024
 MOST_QUOTA_BYTES = 200 * 10**9
 FREE_PAGES_KEPT = 1024  # 64 MB of freed pages wait for re-use before the file is made smaller
-_IN_KEYS = "IN (SELECT value FROM json_each(?))"
-_WITH_PREFIX = f"""
-    WITH RECURSIVE prefix (key, parent) AS (
-        SELECT key, parent FROM snapshots WHERE key {_IN_KEYS}
-        UNION SELECT snapshots.key, snapshots.parent FROM snapshots JOIN prefix ON snapshots.key = prefix.parent
-    )
-"""
-
-
-class SnapshotLike(Protocol):
-    """What `put` takes. `kind` ("block" or "checkpoint") may be missing: then the class's name tells."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def parent(self) -> str: ...
-    @property
-    def first_token(self) -> int: ...
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-    @property
-    def payload(self) -> bytes: ...
 
 
 def default_quota(folder: Path) -> int:
@@ -95,8 +85,8 @@ class SnapshotStore:
 
     def known_blocks(self, keys: Sequence[str]) -> int:
         """Length of the leading run of `keys` that are stored as blocks."""
-        query = f"SELECT key FROM snapshots WHERE kind = 'block' AND key {_IN_KEYS}"
-        rows = self._file.read(lambda db: db.execute(query, (_keys(keys),)).fetchall(), [])
+        query = f"SELECT key FROM snapshots WHERE kind = 'block' AND key {IN_KEYS}"
+        rows = self._file.read(lambda db: db.execute(query, (keys_json(keys),)).fetchall(), [])
         found = {row[0] for row in rows}
         for position, key in enumerate(keys):
             if key not in found:
@@ -105,18 +95,18 @@ class SnapshotStore:
 
     def is_stored(self, keys: Sequence[str]) -> bool:
         """Whether there are rows, blocks or checkpoints, for all of `keys`."""
-        query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
-        rows = self._file.read(lambda db: db.execute(query, (_keys(keys),)).fetchall(), [])
+        query = f"SELECT key FROM snapshots WHERE key {IN_KEYS}"
+        rows = self._file.read(lambda db: db.execute(query, (keys_json(keys),)).fetchall(), [])
         return {row[0] for row in rows} >= set(keys)
 
     def checkpoints(self, parents: Sequence[str]) -> list[tuple[str, str, tuple[int, ...]]]:
         """(key, parent, token ids) of every checkpoint whose parent is one of `parents`, the latest position first."""
         query = f"""
-            SELECT key, parent, token_ids FROM snapshots WHERE kind = 'checkpoint' AND parent {_IN_KEYS}
+            SELECT key, parent, token_ids FROM snapshots WHERE kind = 'checkpoint' AND parent {IN_KEYS}
             ORDER BY first_token + length(token_ids) / 4 DESC, id
         """
-        rows = self._file.read(lambda db: db.execute(query, (_keys(parents),)).fetchall(), [])
-        return [(key, parent, unpack_ids(ids)) for key, parent, ids in rows if _is_ids(ids)]
+        rows = self._file.read(lambda db: db.execute(query, (keys_json(parents),)).fetchall(), [])
+        return [(key, parent, unpack_ids(ids)) for key, parent, ids in rows if is_ids(ids)]
 
     def read_block(self, key: str) -> bytes | None:
         """The payload; None if it is missing or damaged (a damaged row is removed)."""
@@ -131,15 +121,11 @@ class SnapshotStore:
     def read_row(self, key: str) -> SnapshotRow | None:
         """The whole row, checked; None if it is missing or damaged (a damaged row is removed)."""
         checked_hex64("key", key)
-        query = """
-            SELECT kind, parent, first_token, token_ids, checksum, payload
-            FROM snapshots LEFT JOIN payloads ON payloads.snapshot_id = snapshots.id WHERE key = ?
-        """
-        found = self._file.read(lambda db: db.execute(query, (key,)).fetchone(), None)
+        found = self._file.read(lambda db: fetch(db, key), None)
         if found is None:
             return None
         kind, parent, first_token, ids, stored, payload = found
-        sound = _is_ids(ids) and isinstance(payload, bytes)
+        sound = is_ids(ids) and isinstance(payload, bytes)
         if not sound or checksum(kind, key, parent, first_token, ids, payload) != stored:
             log.warning("snapshot %s is damaged and is removed; its tokens will be computed again", key)
             self._remove(key)
@@ -157,10 +143,10 @@ class SnapshotStore:
         come in several calls: a row whose parent is not stored ends the put (one at token 0 has none). Raises DiskFull,
         FolderNotWritable or another StorageError; commits (at most 64 MB, or one row) that were made before stay.
         """
-        _need_owner(owner)
+        need_owner(owner)
         own: set[str] = set()
         written = 0
-        for batch in _batches(rows):
+        for batch in batches(rows):
             own.update(key for row in batch for key in (row.key, row.parent))
             done, stored = self._file.write(lambda db, batch=batch: self._put_batch(db, owner, fingerprint, batch, own))
             written += done
@@ -170,11 +156,25 @@ class SnapshotStore:
 
     def claim(self, owner: str, keys: Sequence[str]) -> None:
         """Makes `owner` one more owner of stored rows and their ancestors, without writing their payloads again."""
-        _need_owner(owner)
+        need_owner(owner)
 
         def work(db: Database) -> None:
             with db.atomic():
-                _add_owner(db, owner, keys)
+                add_owner(db, owner, keys)
+
+        self._file.write(work)
+
+    def discard(self, owner: str, keys: Sequence[str]) -> None:
+        """Gives up rows that newer ones have replaced; they are removed unless others own them or build on them."""
+
+        def work(db: Database) -> None:
+            with db.atomic():
+                db.execute(f"DELETE FROM owners WHERE owner = ? AND key {IN_KEYS}", (owner, keys_json(keys)))
+                db.execute(
+                    f"DELETE FROM snapshots WHERE key {IN_KEYS} AND key NOT IN (SELECT key FROM owners)"
+                    " AND key NOT IN (SELECT parent FROM snapshots)",
+                    (keys_json(keys),),
+                )
 
         self._file.write(work)
 
@@ -188,7 +188,7 @@ class SnapshotStore:
                     db.execute("DELETE FROM pinned_owners WHERE owner = ?", (owner,))
                     db.execute("DELETE FROM owners WHERE owner = ?", (owner,))
                     db.execute("DELETE FROM snapshots WHERE key NOT IN (SELECT key FROM owners)")
-                _shrink(db, keep_pages=0)
+                shrink(db, keep_pages=0)
             finally:
                 db.conn.execute("PRAGMA secure_delete = FAST").fetchall()
 
@@ -197,31 +197,50 @@ class SnapshotStore:
 
     def pin(self, owner: str, pinned: bool = True) -> None:
         """Rows of a pinned owner are never evicted."""
-        _need_owner(owner)
+        need_owner(owner)
         sql = "INSERT OR IGNORE INTO pinned_owners (owner) VALUES (?)"
         if not pinned:
             sql = "DELETE FROM pinned_owners WHERE owner = ?"
         self._file.write(lambda db: db.execute(sql, (owner,)))
 
+    def pinned(self) -> set[str]:
+        """The pinned owners, also those without rows."""
+        query = "SELECT owner FROM pinned_owners"
+        return self._file.read(lambda db: {row[0] for row in db.execute(query)}, set())
+
+    def pinned_bytes(self) -> int:
+        """What the rows of pinned owners hold together, each row once."""
+        query = """
+            SELECT coalesce(sum(CAST(bytes AS INTEGER)), 0) FROM snapshots
+            WHERE key IN (SELECT key FROM owners JOIN pinned_owners USING (owner))
+        """
+        return self._file.read(lambda db: db.execute(query).fetchone()[0], 0)
+
     def prune(self, max_bytes: int) -> int:
-        """Evicts least recently used rows until at most `max_bytes` are held; returns the bytes removed."""
+        """Evicts least recently used rows, but no pinned ones, until at most `max_bytes` are held -> bytes removed."""
 
         def work(db: Database) -> int:
             with db.atomic():
                 self._store_times(db)
-                freed = _evict(db, _held(db) - max_bytes, protected=())
-            _shrink(db, keep_pages=0)
+                freed = evict(db, held(db) - max_bytes, protected=())
+            shrink(db, keep_pages=0)
             return freed
 
         return self._file.write(work)
 
     def owners(self) -> dict[str, int]:
         """Bytes that each owner's rows hold; rows with several owners count for each."""
+        return {holding.owner: holding.bytes for holding in self.holdings()}
+
+    def holdings(self) -> list[Holding]:
+        """What every owner's rows hold, by owner."""
         query = """
-            SELECT owner, sum(CAST(bytes AS INTEGER)) FROM owners JOIN snapshots USING (key)
-            GROUP BY owner ORDER BY owner
+            SELECT owner, count(*), max(first_token + length(token_ids) / 4), sum(CAST(bytes AS INTEGER)),
+                max(CAST(last_used AS REAL)), owner IN (SELECT owner FROM pinned_owners)
+            FROM owners JOIN snapshots USING (key) GROUP BY owner ORDER BY owner
         """
-        return self._file.read(lambda db: dict(db.execute(query).fetchall()), {})
+        rows = self._file.read(lambda db: db.execute(query).fetchall(), [])
+        return [Holding(*row[:-1], pinned=bool(row[-1])) for row in rows]
 
     def stats(self) -> SnapshotStats:
         query = """
@@ -257,25 +276,25 @@ class SnapshotStore:
         moment = time.time()
         with db.atomic():
             self._store_times(db)
-            batch, known = _linked(db, fingerprint, batch)
-            own = {*own, *_ancestors(db, [row.key for row in batch] + [row.parent for row in batch])}
-            held, new = _held(db), sum(_row_bytes(row) for row in batch if row.key not in known)
-            held -= _evict(db, held + new - self.quota_bytes, protected=own)
+            batch, known = linked(db, fingerprint, batch)
+            own = {*own, *ancestors(db, [row.key for row in batch] + [row.parent for row in batch])}
+            now, new = held(db), sum(row_bytes(row) for row in batch if row.key not in known)
+            now -= evict(db, now + new - self.quota_bytes, protected=own)
             written = stored = 0
             for row in batch:
                 if row.key not in known:
-                    size = _row_bytes(row)
-                    if held + written + size > self.quota_bytes:
+                    size = row_bytes(row)
+                    if now + written + size > self.quota_bytes:
                         self._say_too_large(owner)
                         break
-                    _insert(db, fingerprint, row, size, moment)
+                    insert(db, fingerprint, row, size, moment)
                     known.add(row.key)
                     written += size
                 stored += 1
             keys = [row.key for row in batch[:stored]]
-            _add_owner(db, owner, keys)
-            db.execute(f"UPDATE snapshots SET last_used = ? WHERE key {_IN_KEYS}", (moment, _keys(keys)))
-        _shrink(db, keep_pages=FREE_PAGES_KEPT)
+            add_owner(db, owner, keys)
+            db.execute(f"UPDATE snapshots SET last_used = ? WHERE key {IN_KEYS}", (moment, keys_json(keys)))
+        shrink(db, keep_pages=FREE_PAGES_KEPT)
         return written, stored
 
     def _say_too_large(self, owner: str) -> None:
@@ -289,109 +308,3 @@ class SnapshotStore:
             "UPDATE snapshots SET last_used = max(last_used, ?) WHERE key = ?",
             [(moment, key) for key, moment in touched.items()],
         )
-
-
-def _batches(rows: Iterable[SnapshotLike]) -> Iterator[list[SnapshotRow]]:
-    batch: list[SnapshotRow] = []
-    total = 0
-    for row in rows:
-        checked = _checked(row)
-        size = _row_bytes(checked)
-        if batch and total + size > COMMIT_BYTES:
-            yield batch
-            batch, total = [], 0
-        batch.append(checked)
-        total += size
-    if batch:
-        yield batch
-
-
-def _checked(row: SnapshotLike) -> SnapshotRow:
-    kind = getattr(row, "kind", None) or ("checkpoint" if "checkpoint" in type(row).__name__.lower() else "block")
-    if kind not in ("block", "checkpoint"):
-        raise ValueError(f"kind: got {kind!r}, need 'block' or 'checkpoint'")
-    payload = bytes(row.payload)
-    if len(payload) > MOST_PAYLOAD_BYTES:
-        raise ValueError(f"payload: got {len(payload)} bytes, need at most {MOST_PAYLOAD_BYTES}")
-    if row.first_token < 0:
-        raise ValueError(f"first_token: got {row.first_token}, need 0 or more")
-    key, parent = checked_hex64("key", row.key), checked_hex64("parent", row.parent)
-    return SnapshotRow(kind, key, parent, int(row.first_token), tuple(row.token_ids), payload)
-
-
-def _insert(db: Database, fingerprint: str, row: SnapshotRow, size: int, moment: float) -> None:
-    ids = pack_ids(row.token_ids)
-    digest = checksum(row.kind, row.key, row.parent, row.first_token, ids, row.payload)
-    cursor = db.execute(
-        "INSERT INTO snapshots (key, kind, parent, fingerprint, first_token, token_ids, checksum, created, last_used,"
-        " bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (row.key, row.kind, row.parent, fingerprint, row.first_token, ids, digest, moment, moment, size),
-    )
-    db.execute("INSERT INTO payloads (snapshot_id, payload) VALUES (?, ?)", (cursor.lastrowid, row.payload))
-
-
-def _linked(db: Database, fingerprint: str, batch: Sequence[SnapshotRow]) -> tuple[Sequence[SnapshotRow], set[str]]:
-    """(the leading rows whose ancestors are stored or come before them, the keys of the batch that are stored)."""
-    query = f"SELECT key FROM snapshots WHERE key {_IN_KEYS}"
-    stored = {row[0] for row in db.execute(query, (_keys([key for row in batch for key in (row.key, row.parent)]),))}
-    known = {row.key for row in batch} & stored
-    reachable = {fingerprint} | stored
-    for position, row in enumerate(batch):
-        if row.first_token and row.parent not in reachable:
-            return batch[:position], known
-        reachable.add(row.key)
-    return batch, known
-
-
-def _ancestors(db: Database, keys: Sequence[str]) -> set[str]:
-    """The stored rows among `keys` and everything they build on."""
-    return {row[0] for row in db.execute(f"{_WITH_PREFIX} SELECT key FROM prefix", (_keys(keys),))}
-
-
-def _add_owner(db: Database, owner: str, keys: Sequence[str]) -> None:
-    """Owners own whole prefixes: a row is of no use without its ancestors."""
-    query = f"INSERT OR IGNORE INTO owners (owner, key) {_WITH_PREFIX} SELECT ?, key FROM prefix"
-    db.execute(query, (_keys(keys), owner))
-
-
-def _evict(db: Database, need_bytes: int, protected: Collection[str]) -> int:
-    if need_bytes <= 0:
-        return 0
-    query = "SELECT key, parent, CAST(last_used AS REAL), CAST(bytes AS INTEGER) FROM snapshots"
-    residents = [Resident(*row) for row in db.execute(query)]
-    pinned = db.execute("SELECT DISTINCT key FROM owners JOIN pinned_owners USING (owner)").fetchall()
-    victims = choose_victims(residents, need_bytes, {*protected, *(row[0] for row in pinned)})
-    db.conn.executemany("DELETE FROM snapshots WHERE key = ?", [(victim.key,) for victim in victims])
-    return sum(victim.bytes for victim in victims)
-
-
-def _shrink(db: Database, keep_pages: int) -> None:
-    """Gives freed pages back to the disk, down to `keep_pages` of them; with 0 the log is emptied too."""
-    free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
-    if free > keep_pages:
-        db.conn.executescript(f"PRAGMA incremental_vacuum({free - keep_pages})")  # execute() would stop after one page
-    if keep_pages == 0:
-        db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _held(db: Database) -> int:
-    return db.execute("SELECT coalesce(sum(CAST(bytes AS INTEGER)), 0) FROM snapshots").fetchone()[0]
-
-
-def _row_bytes(row: SnapshotRow) -> int:
-    return len(row.payload) + 4 * len(row.token_ids)
-
-
-def _keys(keys: Sequence[str]) -> str:
-    for key in keys:
-        checked_hex64("key", key)
-    return json.dumps(list(keys))
-
-
-def _is_ids(blob: object) -> bool:
-    return isinstance(blob, bytes) and len(blob) % 4 == 0
-
-
-def _need_owner(owner: str) -> None:
-    if not owner:
-        raise ValueError("owner: got an empty name, need the conversation's id")

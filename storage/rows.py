@@ -109,6 +109,18 @@ class SnapshotStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """What one owner's snapshot rows hold; rows of several owners count for each. `tokens`: the longest prefix."""
+
+    owner: str
+    rows: int
+    tokens: int
+    bytes: int
+    last_used: float
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Backup:
     """A verified copy of library.db; `reason` is "daily" or "before-<migration>"."""
 

@@ -74,7 +74,7 @@ def remove(args: argparse.Namespace) -> int:
     from app.documents import remove_document
 
     with opened(settings_from(args)) as app:
-        document = _find(app, args.document)
+        document = find_document(app, args.document)
         remove_document(app, document.id)
         file_set.sweep(app)
     if args.json:
@@ -84,7 +84,8 @@ def remove(args: argparse.Namespace) -> int:
     return 0
 
 
-def _find(app: App, wanted: str) -> Document:
+def find_document(app: App, wanted: str) -> Document:
+    """By id, name or the beginning of an id. WrongUse unless it is one."""
     documents = app.library.documents()
     found = [d for d in documents if d.id == wanted] or [d for d in documents if d.name == wanted]
     found = found or [d for d in documents if d.id.startswith(wanted)]

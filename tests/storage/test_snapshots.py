@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import storage.kvcache as kvcache
-from storage import SnapshotRow, SnapshotStore, StorageError, default_quota
+from storage import SnapshotRow, SnapshotStore, StorageError, default_quota, snapshot_queries
 from storage.connection import pragma
 from storage.eviction import Resident, choose_victims
+from storage.snapshot_schema import pack_ids
 from tests.storage.helpers import MEGABYTE, chain, key
 
 
@@ -122,7 +122,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 def test_every_flipped_bit_and_every_truncation_is_noticed(store: SnapshotStore) -> None:
     row = chain("a", 1, size=2000)[0]
-    ids_blob = kvcache.pack_ids(row.token_ids)
+    ids_blob = pack_ids(row.token_ids)
     dice = random.Random(7)
     damages = [("payload", flipped(row.payload, dice.randrange(len(row.payload) * 8))) for _ in range(700)]
     damages += [("token_ids", flipped(ids_blob, dice.randrange(len(ids_blob) * 8))) for _ in range(300)]
@@ -269,7 +269,7 @@ def test_eviction_leaves_no_orphans(data: st.DataObject) -> None:
 
 
 def test_commits_stay_small(store: SnapshotStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvcache, "COMMIT_BYTES", 10_000)
+    monkeypatch.setattr(snapshot_queries, "COMMIT_BYTES", 10_000)
     sizes: list[int] = []
     real = store._put_batch
 
