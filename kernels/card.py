@@ -5,6 +5,7 @@ from functools import lru_cache
 import torch
 
 _emulated: tuple[int, int] | None = None
+_overlap = True
 
 
 def emulate(capability: tuple[int, int] | None) -> None:
@@ -14,6 +15,16 @@ def emulate(capability: tuple[int, int] | None) -> None:
     """
     global _emulated
     _emulated = capability
+
+
+def let_kernels_overlap(wanted: bool) -> None:
+    """Whether kernels launched or recorded from now on, in this process, may start before the one ahead has ended."""
+    global _overlap
+    _overlap = wanted
+
+
+def overlap_is_wanted() -> bool:
+    return _overlap
 
 
 def capability(device: torch.device) -> tuple[int, int]:

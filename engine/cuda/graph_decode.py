@@ -6,7 +6,7 @@ pages that are selected in the same step, or to those selected in an earlier one
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,7 @@ from kernels.page_scores.triton import score_pages
 from kernels.page_scores.triton_coarse import score_pages_by_coarse_keys
 from kernels.page_selection.triton import select_page_lists
 from kernels.rms_norm import add_rms_norm
+from kernels.sample.triton import copy_and_choose
 
 Reads = Literal["dense", "select", "reuse"]
 VARIANTS: tuple[tuple[Reads, Reads], ...] = (
@@ -219,6 +220,11 @@ class GraphDecoder:
             raise ValueError("token: got None, need the id that this step was launched with")
         self._cache.commit(sequence, [id], step.made_by)
 
+    @property
+    def recorded(self) -> Mapping[tuple[Reads, Reads], torch.cuda.CUDAGraph]:
+        """What was captured, to be timed: a replay repeats the last step that was launched, over the same inputs."""
+        return self._graphs
+
     def _new_chosen(self) -> _Chosen:
         on_card = self._cache.device.type == "cuda"
         token = torch.zeros(1, dtype=torch.int64, pin_memory=on_card)
@@ -265,12 +271,12 @@ class GraphDecoder:
 
     def _forward(self, first: Reads, rest: Reads) -> None:
         decoder, inputs, eps = self._decoder, self._inputs, self._decoder.config.norm_eps
+        if self._weights is not None:
+            self._mass.zero_()
         position = inputs.length - 1
         angles = decoder.rope.at(position)
         token = torch.where(inputs.token >= 0, inputs.token, self._choice)
         x, delta = decoder.embed[token].float(), None
-        if self._weights is not None:
-            self._mass.zero_()
         for index, layer in enumerate(decoder.decode_layers):
             reads = first if index < FIRST_LAYERS else rest
             x, normed = add_rms_norm(x, delta, layer.attn_norm, eps, activation_dtype(layer.qkv))
@@ -279,8 +285,7 @@ class GraphDecoder:
             x, normed = add_rms_norm(x, delta, layer.ffn_norm, eps, activation_dtype(layer.gate_up))
             delta = linear(gate_up_swiglu(normed, layer.gate_up), layer.down)
         _, normed = add_rms_norm(x, delta, decoder.norm, eps, activation_dtype(decoder.head))
-        self._logits.copy_(linear(normed, decoder.head)[0])
-        self._choice.copy_(self._logits.argmax())
+        copy_and_choose(linear(normed, decoder.head)[0], self._logits, self._choice)
         if self._weights is not None:
             torch.sum(self._mass, 0, out=self._looked)
         if (first, rest) != ("dense", "dense"):

@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
+
 _FEW_TOKENS = 64  # up to here a program takes one head, so that there are enough of them; beyond, eight
 
 
@@ -34,13 +36,14 @@ def rope_append(
     q = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
     together = 1 if tokens <= _FEW_TOKENS else 8
     q_blocks, kv_blocks = triton.cdiv(heads, together), triton.cdiv(kv_heads, together)
+    overlap = tokens <= _FEW_TOKENS and overlaps(qkv.device)
     _rope_append_kernel[(tokens * (q_blocks + 2 * kv_blocks),)](
         qkv, cos if q_norm is None else q_norm, cos if k_norm is None else k_norm, cos, sin, keys, values, slots, q,
         eps, heads, kv_heads, q_blocks, kv_blocks, qkv.stride(0), cos.stride(0), sin.stride(0),
         keys.stride(0), keys.stride(1), values.stride(0), values.stride(1),
         DIM=dim, WIDE=triton.next_power_of_2(dim), STAGES=(dim & -dim).bit_length() - 1 if rotate else 0,
-        TOGETHER=together, NORMED=q_norm is not None,
-        num_warps=1 if together == 1 else 4,  # type: ignore[reportCallIssue]
+        TOGETHER=together, NORMED=q_norm is not None, OVERLAP=overlap,
+        num_warps=1 if together == 1 else 4, **options(overlap),  # type: ignore[reportCallIssue]
     )  # fmt: skip
     return q
 
@@ -51,7 +54,10 @@ def _rope_append_kernel(
     eps, heads, kv_heads, q_blocks, kv_blocks, qkv_stride, cos_stride, sin_stride,
     key_head_stride, key_slot_stride, value_head_stride, value_slot_stride,
     DIM: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, TOGETHER: tl.constexpr, NORMED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    let_next_start(OVERLAP)
+    wait_for_earlier(OVERLAP)
     blocks = q_blocks + 2 * kv_blocks
     token = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks

@@ -34,6 +34,7 @@ from kernels.decode_attention.triton_steps import (
     store_part,
     visible,
 )
+from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
 
 EXACT_PROGRAMS = 6  # for each KV head of a packed cache: the exact pages of a list are the sink and at most 5 newest
 _MASS_PROGRAMS = 16  # for each KV head, at most
@@ -45,12 +46,13 @@ _REGISTERS = 255  # said aloud, else ptxas now and then takes 168 and spills
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `pages`: the fewest that a
-    program takes."""
+    program takes. `scan`: list entries in which exact pages of a packed cache are looked for together."""
 
     warps: int
     stages: int
     programs: int
     pages: int = 1
+    scan: int = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +99,7 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
     return DecodeConfig(warps, stages, max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs))
 
 
-_MOST_PROGRAMS = 8  # a scratch has room for
+_MOST_PROGRAMS = 12  # a scratch has room for
 
 
 def _splits(programs: int, multiprocessors: int, kv_heads: int, own: int, capacity: int) -> int:
@@ -162,12 +164,12 @@ def paged_decode(
     for pool in (kv.packed, kv.cold):
         pools += [None] * 12 if pool is None else [*pool, *(part.stride(0) for part in pool)]
     starts, ends, pages = lists if lists is not None else (None, None, None)
-    inline = not knobs.runtime.interpret
+    inline, overlap = not knobs.runtime.interpret, overlaps(q.device)
     # The interpreter has no bfloat16 products.
     float32 = not inline or q.dtype == torch.float32 or kv.keys.dtype == torch.float32
     shared = {
         "GROUP": group, "TOKENS": tokens, "D": d, "DP": padded, "LISTED": lists is not None, "SPLITS": splits,
-        "EXACT_PROGRAMS": own, "LEAST": config.pages,
+        "EXACT_PROGRAMS": own, "LEAST": config.pages, "OVERLAP": overlap,
     }  # fmt: skip
     _split[(kv_heads, parts)](
         q, q.stride(0), q.stride(1), kv.keys, kv.keys.stride(0), kv.keys.stride(1), kv.values, kv.values.stride(0),
@@ -179,7 +181,7 @@ def paged_decode(
         COLD_BITS=cold_bits, FLOAT8=float8, IEEE=float32,
         MASS=mass is not None, INLINE=inline, KEY_UNITS=padded_units(d, key_bits or 8, 4),
         VALUE_UNITS=padded_units(d, value_bits or 8, 2), COLD_UNITS=padded_units(d, cold_bits or 8, 2),
-        num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
+        SCAN=config.scan, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS, **options(overlap),
     )  # fmt: skip
     blocks = min(_MASS_PROGRAMS, triton.cdiv(scratch.capacity, 512)) if mass is not None else 0
     merge_parts[(kv_heads, tokens * group + blocks)](
@@ -188,7 +190,7 @@ def paged_decode(
         out.stride(1), mass, 0 if mass is None else mass.stride(0), pages, weights,
         **shared, PARTS=triton.next_power_of_2(parts), COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
         MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group),
-        ADD=weights is not None, num_warps=_WARPS_MERGE,
+        ADD=weights is not None, num_warps=_WARPS_MERGE, **options(overlap),
     )  # fmt: skip
 
 
@@ -197,9 +199,9 @@ def _exact_entries(
     q, keys, key_token, values, value_token, head, program, table, pages, count, length, scale, part, partial, maxima,
     totals, page_sums, D: tl.constexpr, DP: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr,
     ROWS: tl.constexpr, LISTED: tl.constexpr, MASS: tl.constexpr, IEEE: tl.constexpr, EXACT_PROGRAMS: tl.constexpr,
+    SCAN: tl.constexpr,
 ):  # fmt: skip
     """Of a list's exact pages, each EXACT_PROGRAMS-th from number `program` on."""
-    SCAN: tl.constexpr = 1024
     CHUNK: tl.constexpr = 16
     QUERIES: tl.constexpr = GROUP * TOKENS
     dim = tl.arange(0, DP)
@@ -302,12 +304,14 @@ def _split(
     packed_pages, table, starts, ends, pages, length, scale, partial, maxima, totals, page_sums, capacity,
     partial_head, maxima_head,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, OVERLAP: tl.constexpr, ROWS: tl.constexpr,
     KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, COLD_BITS: tl.constexpr, FLOAT8: tl.constexpr,
     IEEE: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr, KEY_UNITS: tl.constexpr,
-    VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr,
+    VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then SPLITS runs of the list, then these again for cold pages."""
+    wait_for_earlier(OVERLAP)
+    let_next_start(OVERLAP)
     head = tl.program_id(0)
     part = tl.program_id(1)
     length = tl.load(length).to(tl.int32)
@@ -339,6 +343,7 @@ def _split(
         _exact_entries(
             query, keys, key_token, values, value_token, head, part, table, pages, count, length, scale, part, partial,
             maxima, totals, page_sums, D, DP, GROUP, TOKENS, ROWS, LISTED, MASS, IEEE, EXACT_PROGRAMS,
+            SCAN,
         )  # fmt: skip
     else:
         first = (part - EXACT_PROGRAMS) % SPLITS * each

@@ -6,6 +6,10 @@
 import triton
 import triton.language as tl
 
+from kernels.triton_overlap import let_next_start, wait_for_earlier
+
+_LOWEST = tl.constexpr(-2e30)  # below every maximum of a part, and finite
+
 
 @triton.jit
 def _rotate_back(x, SIZE: tl.constexpr, BLOCK: tl.constexpr):
@@ -29,7 +33,7 @@ def merge_parts(
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
     SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr,
     ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr, QUERIES_PADDED: tl.constexpr,
-    ADD: tl.constexpr,
+    ADD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, queries + MASS_PROGRAMS): a program for each query, then those that make page masses.
 
@@ -37,8 +41,10 @@ def merge_parts(
     PARTS: a power of two, at least the number of parts. Parts without list entries were not written and do not count.
     """
     QUERIES: tl.constexpr = GROUP * TOKENS
+    let_next_start(OVERLAP)
     head = tl.program_id(0)
     program = tl.program_id(1)
+    # Read before waiting: the launch before this one began this one after it had itself waited.
     length = tl.load(length).to(tl.int32)
     count = tl.cdiv(length, 64)
     if LISTED:
@@ -49,12 +55,11 @@ def merge_parts(
     partial += wide * partial_head
     maxima += wide * maxima_head
     totals += wide * maxima_head
-    part = tl.arange(0, PARTS)
-    here = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
+    wait_for_earlier(OVERLAP)
     if program < QUERIES:
         place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head
         _merge_query(
-            partial, maxima, totals, program, here, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, PARTS,
+            partial, maxima, totals, program, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, PARTS,
             ROTATED, BLOCK,
         )  # fmt: skip
     elif MASS_PROGRAMS > 0:
@@ -65,6 +70,7 @@ def merge_parts(
             if LISTED:
                 pages += tl.load(starts + head)
         if weight != 0:
+            here = _written(tl.arange(0, PARTS), written, end, SPLITS, EXACT_PROGRAMS)
             _make_masses(
                 maxima, totals, here, page_sums, program - QUERIES, count, mass + wide * mass_head, pages, weight,
                 QUERIES, QUERIES_PADDED, PARTS, MASS_PROGRAMS, ADD, LISTED,
@@ -73,28 +79,31 @@ def merge_parts(
 
 @triton.jit
 def _merge_query(
-    partial, maxima, totals, query, here, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
+    partial, maxima, totals, query, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
     SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, PARTS: tl.constexpr, ROTATED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """One row, a tile of parts after the other: what a tile needs is read at once."""
     TILE: tl.constexpr = 64 if PARTS > 64 else PARTS
-    place = tl.arange(0, PARTS) * QUERIES + query
-    maximum = tl.load(maxima + place, mask=here, other=float("-inf"))
-    total = tl.load(totals + place, mask=here, other=0.0)
-    largest = tl.max(maximum, 0)
-    total = tl.sum(total * tl.exp2(maximum - largest), 0)
     dim = tl.arange(0, DP)
     acc = tl.zeros([DP], tl.float32)
+    largest = tl.full([1], _LOWEST, tl.float32)
+    gathered_total = tl.zeros([1], tl.float32)
     for base in range(0, end, TILE):
         part = base + tl.arange(0, TILE)
         row = part * QUERIES + query
         some = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
-        weight = tl.exp2(tl.load(maxima + row, mask=some, other=float("-inf")) - largest)
+        maximum = tl.load(maxima + row, mask=some, other=float("-inf"))
+        total = tl.load(totals + row, mask=some, other=0.0)
         gathered = tl.load(
             partial + row[:, None] * D + dim[None, :], mask=some[:, None] & (dim < D)[None, :], other=0.0
         )
-        acc += tl.sum(gathered * weight[:, None], 0)
-    acc = acc / total
+        highest = tl.maximum(largest, tl.max(maximum, 0))
+        shrink, weight = tl.exp2(largest - highest), tl.exp2(maximum - highest)
+        gathered_total = gathered_total * shrink + tl.sum(total * weight, 0)
+        acc = acc * shrink + tl.sum(gathered * weight[:, None], 0)
+        largest = highest
+    acc = acc / gathered_total
     if ROTATED:
         acc = _rotate_back(acc, DP, BLOCK)
     tl.store(out + dim, acc.to(out.dtype.element_ty), mask=dim < D)

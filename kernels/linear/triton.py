@@ -17,6 +17,7 @@ import triton.language as tl
 
 from kernels import card
 from kernels.swiglu.triton import silu
+from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
 
 FEW_ROWS = 8
 _WARP_WORDS = 128  # 32 threads times 16 bytes
@@ -59,6 +60,7 @@ def matvec(
 
     weight: float8_e4m3fn with scales float32 [out], or bfloat16 without; bias [out] of a float type. `in` is a multiple
     of 4. `gated`: the rows of the weight are gates, then as many ups; the result is silu(gate) * up, [t, out / 2].
+    Where kernels overlap the weight is read before the kernel ahead has ended: that one must not write it.
     """
     rows, (outs, inner) = x.shape[0], weight.shape
     fp8 = scales is not None
@@ -68,12 +70,13 @@ def matvec(
     groups = triton.cdiv(rows, together)
     block = _WARP_WORDS * tile.warps
     out = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
+    overlap = overlaps(x.device)
     _matvec_kernel[(groups * triton.cdiv(columns, tile.outs // 2 if gated else tile.outs),)](
         x.contiguous(), weight.view(torch.int32), scales if fp8 else x, x if bias is None else bias, out,
         rows, outs, inner,
         FP8=fp8, HARDWARE=_converts_fp8(x.device), BIASED=bias is not None, GATED=gated, ROWS=together, GROUPS=groups,
         OUTS=tile.outs, STEPS=tile.steps, BLOCK=block, EVEN=inner % (block * tile.steps * (4 if fp8 else 2)) == 0,
-        CACHE=".cg" if tile.streamed else "", num_warps=tile.warps,
+        CACHE=".cg" if tile.streamed else "", OVERLAP=overlap, num_warps=tile.warps, **options(overlap),
     )  # fmt: skip
     return out
 
@@ -87,7 +90,7 @@ def _matvec_kernel(
     x, weight, scales, bias, out, rows, outs, inner,
     FP8: tl.constexpr, HARDWARE: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr,
     GROUPS: tl.constexpr, OUTS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr,
-    CACHE: tl.constexpr,
+    CACHE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // GROUPS
     first = tl.program_id(0) % GROUPS * ROWS
@@ -100,28 +103,18 @@ def _matvec_kernel(
     sums = ()
     for _ in tl.static_range(OUTS * ROWS):
         sums += (tl.zeros([BLOCK], tl.float32),)
-    for start in range(0, words, BLOCK * STEPS):
-        loaded = ()
-        for step in tl.static_range(STEPS):
-            at = start + step * BLOCK + tl.arange(0, BLOCK)
-            for o in tl.static_range(OUTS):
-                row = _weight_row(tile, o, outs, OUTS, GATED).to(tl.int64)
-                loaded += (_load(weight + row * words + at, at < words, EVEN, CACHE),)
-        for step in tl.static_range(STEPS):
-            at = start + step * BLOCK + tl.arange(0, BLOCK)
-            xs = ()
-            for r in tl.static_range(ROWS):
-                row = tl.minimum(first + r, rows - 1)
-                xs += _x_of(_load(x_words + row * words + at, at < words, EVEN, ""), FP8)
-            added = ()
-            for o in tl.static_range(OUTS):
-                ws = _weights_of(loaded[step * OUTS + o], FP8, HARDWARE)
-                for r in tl.static_range(ROWS):
-                    total = sums[o * ROWS + r]
-                    for i in tl.static_range(PER_WORD):
-                        total = tl.fma(ws[i], xs[r * PER_WORD + i], total)
-                    added += (total,)
-            sums = added
+    let_next_start(OVERLAP)
+    # Weights are under way while the kernel before this one still makes x.
+    loaded = _load_weights(weight, tile, 0, words, outs, STEPS, OUTS, BLOCK, GATED, EVEN, CACHE)
+    wait_for_earlier(OVERLAP)
+    sums = _add(
+        sums, loaded, x_words, 0, first, rows, words, STEPS, OUTS, ROWS, BLOCK, PER_WORD, EVEN, FP8, HARDWARE
+    )  # fmt: skip
+    for start in range(BLOCK * STEPS, words, BLOCK * STEPS):
+        loaded = _load_weights(weight, tile, start, words, outs, STEPS, OUTS, BLOCK, GATED, EVEN, CACHE)
+        sums = _add(
+            sums, loaded, x_words, start, first, rows, words, STEPS, OUTS, ROWS, BLOCK, PER_WORD, EVEN, FP8, HARDWARE
+        )  # fmt: skip
     for r in tl.static_range(ROWS):
         for o in tl.static_range(0, OUTS, 2 if GATED else 1):
             row = _weight_row(tile, o, outs, OUTS, GATED)
@@ -134,6 +127,45 @@ def _matvec_kernel(
                 column = tile * (OUTS // 2) + o // 2
                 columns = outs // 2
             tl.store(out + (first + r) * columns + column, y.to(tl.bfloat16), (column < columns) & (first + r < rows))
+
+
+@triton.jit
+def _load_weights(
+    weight, tile, start, words, outs, STEPS: tl.constexpr, OUTS: tl.constexpr, BLOCK: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
+    """STEPS blocks of words from `start` on, of each of a program's rows."""
+    loaded = ()
+    for step in tl.static_range(STEPS):
+        at = start + step * BLOCK + tl.arange(0, BLOCK)
+        for o in tl.static_range(OUTS):
+            row = _weight_row(tile, o, outs, OUTS, GATED).to(tl.int64)
+            loaded += (_load(weight + row * words + at, at < words, EVEN, CACHE),)
+    return loaded
+
+
+@triton.jit
+def _add(
+    sums, loaded, x_words, start, first, rows, words, STEPS: tl.constexpr, OUTS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, PER_WORD: tl.constexpr, EVEN: tl.constexpr, FP8: tl.constexpr, HARDWARE: tl.constexpr,
+):  # fmt: skip
+    """sums [OUTS * ROWS] of float32 [BLOCK], and what these weights add."""
+    for step in tl.static_range(STEPS):
+        at = start + step * BLOCK + tl.arange(0, BLOCK)
+        xs = ()
+        for r in tl.static_range(ROWS):
+            row = tl.minimum(first + r, rows - 1)
+            xs += _x_of(_load(x_words + row * words + at, at < words, EVEN, ""), FP8)
+        added = ()
+        for o in tl.static_range(OUTS):
+            ws = _weights_of(loaded[step * OUTS + o], FP8, HARDWARE)
+            for r in tl.static_range(ROWS):
+                total = sums[o * ROWS + r]
+                for i in tl.static_range(PER_WORD):
+                    total = tl.fma(ws[i], xs[r * PER_WORD + i], total)
+                added += (total,)
+        sums = added
+    return sums
 
 
 @triton.jit

@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
+
 PAGE = 64
 _LOG2_E = 1.4426950408889634
 
@@ -64,13 +66,13 @@ def score_pages_by_coarse_keys(
     if scale.stride(0) != minimum.stride(0):
         raise ValueError("minimum: its KV heads must lie as those of scale do")
     config = config or configuration(d)
-    capacity, pairs = scores.shape[1], codes.view(torch.int16)
+    capacity, pairs, overlap = scores.shape[1], codes.view(torch.int16), overlaps(q.device)
     _score_coarse[(triton.cdiv(capacity, config.pages), kv_heads)](
         q, pairs, scale, minimum, table, length, budget, streaming, scores, pairs.stride(0), scale.stride(0),
         exact_pages, capacity, factor * _LOG2_E,
         GROUP=heads // kv_heads, COLUMNS=max(8, triton.next_power_of_2(heads // kv_heads)), DIM=d,
         WIDE=max(16, triton.next_power_of_2(d // 8)), ALL=triton.next_power_of_2(d), PAGES=config.pages,
-        PAGE_TOKENS=PAGE, num_warps=config.num_warps,
+        PAGE_TOKENS=PAGE, OVERLAP=overlap, num_warps=config.num_warps, **options(overlap),
     )  # fmt: skip
 
 
@@ -79,8 +81,10 @@ def _score_coarse(
     q, codes, scale, minimum, table, length, budget, streaming, scores, codes_stride, scale_stride, exact_pages,
     capacity, factor,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, ALL: tl.constexpr,
-    PAGES: tl.constexpr, PAGE_TOKENS: tl.constexpr,
+    PAGES: tl.constexpr, PAGE_TOKENS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    let_next_start(OVERLAP)
+    wait_for_earlier(OVERLAP)
     head, first = tl.program_id(1), tl.program_id(0) * PAGES
     tokens, allowed = tl.load(length), tl.load(budget)
     known = (tokens - 1) // PAGE_TOKENS

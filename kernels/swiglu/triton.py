@@ -1,9 +1,14 @@
 """SwiGLU in one launch, computed in float32."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false
+
 import torch
 import triton
 import triton.language as tl
 
+from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
+
+_FEW_ROWS = 8  # of a decode step
 _BLOCK = 1024
 
 
@@ -12,7 +17,10 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     rows, ffn = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, ffn, dtype=gate_up.dtype, device=gate_up.device)
     blocks = triton.cdiv(ffn, _BLOCK)
-    _swiglu_kernel[(rows * blocks,)](gate_up, out, ffn, blocks, gate_up.stride(0), _BLOCK)  # type: ignore
+    overlap = rows <= _FEW_ROWS and overlaps(gate_up.device)
+    _swiglu_kernel[(rows * blocks,)](
+        gate_up, out, ffn, blocks, gate_up.stride(0), BLOCK=_BLOCK, OVERLAP=overlap, **options(overlap)
+    )
     return out
 
 
@@ -23,7 +31,9 @@ def silu(x):
 
 
 @triton.jit
-def _swiglu_kernel(gate_up, out, ffn, blocks, stride, BLOCK: tl.constexpr):
+def _swiglu_kernel(gate_up, out, ffn, blocks, stride, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    let_next_start(OVERLAP)
+    wait_for_earlier(OVERLAP)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = at < ffn

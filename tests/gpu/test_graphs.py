@@ -70,3 +70,57 @@ def test_recorded_as_launched_one_by_one(weights: str, kv_format: str, mode: str
     assert torch.equal(runs[0], runs[1])
     assert shares[0] == shares[1]
     assert shares[0] == 1 if mode == "exact" else shares[0] < 0.5
+
+
+@pytest.mark.parametrize("kv_format", ["bf16", "k8v4"])
+@pytest.mark.parametrize("mode", ["exact", "balanced"])
+def test_masses_are_those_of_single_launches_and_whole(kv_format: str, mode: str) -> None:
+    """What pages draw, weighed by KV head and summed by the merging kernel over all but the first layers."""
+    from engine.cuda.graph_decode import GraphDecoder
+    from engine.random_weights import random_decoder
+
+    decoder = random_decoder(MODEL, "bf16", torch.device("cuda"))
+    ids = torch.randint(0, 1024, (TOKENS,), generator=torch.Generator().manual_seed(0)).tolist()
+    weights = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.5, 0.0], [0.25, 1.0]], device="cuda")
+    runs = []
+    for recorded in (False, True):
+        cache, sequence = read(decoder, kv_format, AttentionPlan(), ids)
+        steps = GraphDecoder(decoder, cache, SCORERS[0], 8192, weights)
+        if recorded:
+            steps.capture()
+        plan = AttentionPlan(answering=AttentionPolicy(mode, SPARSE, 4))
+        looked = []
+        for token in ids[:8]:
+            step = steps.launch(sequence, token, plan, sequence.length)
+            looked.append(torch.from_numpy(step.looked()))
+            steps.commit(sequence, step, plan)
+        runs.append(torch.stack(looked))
+    assert torch.equal(*runs)
+    whole = torch.full((8,), float(weights.sum()) * MODEL.heads / MODEL.kv_heads)
+    assert torch.allclose(runs[1].sum(1), whole, rtol=2e-3)
+    read_pages = (runs[1] > 0).sum(1)
+    assert bool((read_pages == runs[1].shape[1]).all()) == (mode == "exact")
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "int4"])
+@pytest.mark.parametrize("kv_format", ["bf16", "k4v4"])
+def test_kernels_that_overlap_compute_what_they_do_apart(weights: str, kv_format: str) -> None:
+    from engine.cuda.graph_decode import GraphDecoder
+    from engine.random_weights import random_decoder
+    from kernels import card
+
+    decoder = random_decoder(MODEL, weights, torch.device("cuda"))
+    ids = torch.randint(0, 1024, (TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
+    runs = []
+    try:
+        for overlap in (False, True, True):
+            card.let_kernels_overlap(overlap)
+            plan = AttentionPlan(answering=AttentionPolicy("balanced", SPARSE, 4))
+            cache, sequence = read(decoder, kv_format, AttentionPlan(), ids)
+            steps = GraphDecoder(decoder, cache, SCORERS[0], 8192)
+            steps.capture()
+            runs.append(torch.stack([steps.step(sequence, token, plan).clone() for token in ids[:STEPS]]))
+    finally:
+        card.let_kernels_overlap(True)
+    assert torch.equal(runs[0], runs[1])
+    assert torch.equal(runs[1], runs[2])

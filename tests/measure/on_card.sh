@@ -1,38 +1,75 @@
 #!/usr/bin/env bash
 # Everything that needs a card, each within its own time: OUT=folder tests/measure/on_card.sh [part...]
+# `first` checks and compiles side by side, then times variants of the kernels one after the other.
 set -u
 cd "$(dirname "$0")/../.."
-export PYTHONUNBUFFERED=1 PYTHONPATH=.
+export PYTHONUNBUFFERED=1 PYTHONPATH=".${PYTHONPATH:+:$PYTHONPATH}"
 OUT="${OUT:-/tmp/card}"
-mkdir -p "$OUT"
+LOGS="$OUT/logs"
+mkdir -p "$LOGS"
+PYTEST="python3 -m pytest -q --no-header -p no:cacheprovider --maxfail=8"
 
-part() { # name, seconds, command...
-    local name=$1 seconds=$2 from=$SECONDS
-    shift 2
-    timeout "$seconds" "$@" >"$OUT/$name.log" 2>&1
-    echo "== $name: rc $? after $((SECONDS - from)) s"
-    tail -n "${LINES_SHOWN:-14}" "$OUT/$name.log"
+part() { # name, seconds, lines shown, command...
+    local name=$1 seconds=$2 lines=$3 from=$SECONDS
+    shift 3
+    timeout "$seconds" "$@" >"$LOGS/$name.log" 2>&1
+    local rc=$?
+    {
+        echo "== $name: rc $rc after $((SECONDS - from)) s"
+        tail -n "$lines" "$LOGS/$name.log"
+    } >"$LOGS/$name.end"
+    cat "$LOGS/$name.end"
 }
-
-tests() {
+tests_of() { # file, processes
+    part "test_$1" 170 4 $PYTEST -n "${2:-1}" "tests/kernels/test_triton_$1.py"
+}
+together() { # parts, at the same time
     local pids=()
-    for file in ${FILES:-tests/kernels/test_triton_*.py}; do
-        part "$(basename "$file" .py)" 170 python3 -m pytest -q -x --no-header -p no:cacheprovider "$file" &
+    for each in "$@"; do
+        $each &
         pids+=($!)
     done
     wait "${pids[@]}"
 }
-graphs() { part graphs 100 python3 -m pytest -q --no-header -p no:cacheprovider tests/gpu; }
-linear() { part linear 100 python3 tests/measure/linear_kernel.py; }
-decode() { part decode 110 python3 tests/measure/decode_kernel.py --json "$OUT/decode.json"; }
-prefill() { part prefill 110 python3 tests/measure/prefill_kernel.py; }
-selector() { part selector 80 python3 tests/measure/selector_kernel.py; }
-bench() {
-    part bench 150 python3 -m app.cli bench --shape llama-3-8b --lengths "${LENGTHS:-8k,128k}" --modes exact,balanced \
-        --formats "${FORMATS:-bf16}" --what "${WHAT:-tpot,ttft}" --out "$OUT"
-}
-profile() { part profile 90 python3 tests/measure/profile_card.py; }
 
-for name in "${@:-tests graphs linear decode prefill selector bench profile}"; do
-    for each in $name; do "$each"; done
-done
+test_decode() { tests_of decode_attention 4; }
+test_linear() { tests_of linear 2; }
+test_elementwise() { tests_of elementwise 2; }
+test_coarse() { tests_of coarse 2; }
+test_selection() { tests_of page_selection; }
+test_scores() { tests_of page_scores; }
+test_sample() { tests_of sample; }
+test_codec() { tests_of kv_codec 2; }
+test_blocks() { tests_of block_scores; }
+test_prefill() { tests_of prefill_attention 2; }
+graphs() { part graphs 170 6 $PYTEST -n "${GRAPHS:-4}" tests/gpu; }
+compile_chain() { COMPILERS=4 part compile_chain 150 1 python3 tests/measure/chain_kernel.py --compile; }
+compile_decode() { COMPILERS=6 part compile_decode 170 1 python3 tests/measure/decode_kernel.py --compile; }
+compile_selector() { COMPILERS=4 part compile_selector 150 1 python3 tests/measure/selector_kernel.py --compile; }
+compile_steps() { part compile_steps 170 8 python3 tests/measure/step_card.py --lengths 8k; }
+chain() { part chain 60 46 python3 tests/measure/chain_kernel.py --out "$LOGS/chain.json"; }
+decode() { part decode 90 40 python3 tests/measure/decode_kernel.py --seconds 60 --json "$LOGS/decode.json"; }
+selector() { part selector 60 24 python3 tests/measure/selector_kernel.py --variants; }
+codec() { part codec 80 24 python3 tests/measure/selector_kernel.py --codec; }
+steps() {
+    part steps 110 20 python3 tests/measure/step_card.py --lengths "${LENGTHS:-8k,128k,512k}" \
+        --formats "${FORMATS:-bf16}" --seconds 85 --out "$LOGS/steps.json"
+}
+first() {
+    together test_decode test_linear test_elementwise test_coarse test_selection test_scores test_sample graphs \
+        compile_chain compile_decode compile_selector compile_steps >"$LOGS/together.txt"
+    for name in steps chain selector decode; do $name >/dev/null; done
+    # The reply shows the end of what is printed: what decides most comes last.
+    cat "$LOGS"/compile_*.end "$LOGS"/test_*.end "$LOGS/graphs.end" "$LOGS"/{selector,decode,chain,steps}.end
+}
+
+linear() { part linear 100 60 python3 tests/measure/linear_kernel.py; }
+prefill() { part prefill 110 14 python3 tests/measure/prefill_kernel.py; }
+bench() {
+    part bench 200 40 python3 -m app.cli bench --shape "${SHAPE:-llama-3-8b}" --lengths "${LENGTHS:-8k,128k}" \
+        --modes exact,balanced --formats "${FORMATS:-bf16}" --what "${WHAT:-tpot,ttft}" --out "$OUT"
+}
+profile() { part profile 90 60 python3 tests/measure/profile_card.py; }
+
+for name in "${@:-first}"; do $name; done
+tar -czf "$OUT/logs.tgz" -C "$OUT" logs && rm -r "$LOGS"

@@ -1,17 +1,21 @@
 """Checks and times the Triton page selector and KV codec on this card.
 
-python tests/measure/selector_kernel.py [--variants]
+python3 tests/measure/selector_kernel.py [--variants] [--codec]
 
 One layer of 8 KV heads, 4 query heads each, head_dim 128. Times are those of replayed CUDA graphs over several sets of
 inputs, together larger than the card's cache, divided by the launches. GB/s count each byte read or written once.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -32,8 +36,9 @@ from kernels.kv_codec import (
 from kernels.kv_codec.reference import unpack_page_keys, unpack_page_values
 from kernels.kv_codec.triton import pack_into, summarize_into, unpack_into
 from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores, reference
-from kernels.page_scores import triton as scoring
+from kernels.page_scores import triton as statistic_scoring
 from kernels.page_scores import triton_coarse as coarse_scoring
+from kernels.page_scores import triton_coarse_runs as runs_scoring
 from kernels.page_selection import triton as selection
 from kernels.page_selection.reference import select_pages
 
@@ -41,11 +46,20 @@ HEADS, GROUP, D, LOGICAL = 8, 4, 128, 4
 SINK, RECENT = 64, 256
 LENGTHS = (8192, 32768, 131072, 524288)
 CACHE = 200 << 20
-SCORE_VARIANTS = [scoring.Config(rows, warps) for rows, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
 SELECT_VARIANTS = [
     selection.Config(chunk, digit, warps)
-    for chunk, digit, warps in ((1024, 3, 8), (2048, 3, 16), (2048, 2, 16), (2048, 4, 16), (4096, 2, 16))
-]
+    for chunk, digit, warps in (
+        (1024, 3, 8), (2048, 3, 16), (2048, 2, 16), (4096, 2, 16), (4096, 3, 32), (8192, 2, 16), (8192, 2, 32),
+        (8192, 1, 16), (8192, 3, 32),
+    )
+]  # fmt: skip
+RUNS_VARIANTS = [
+    runs_scoring.Config(*each)
+    for each in (
+        (8, 396, 4, 168), (16, 264, 8, None), (4, 528, 4, None), (4, 792, 4, 128), (8, 1056, 4, 168), (4, 528, 2, None),
+        (8, 264, 8, None), (8, 528, 8, None), (16, 132, 8, None),
+    )
+]  # fmt: skip
 FAILED: list[str] = []
 
 
@@ -107,7 +121,7 @@ class Selector:
         rows = torch.zeros(HEADS, dtype=torch.int32, device="cuda")
         self.lists = PageLists(rows, rows.clone(), torch.zeros(HEADS * self.capacity, dtype=torch.int32, device="cuda"))
 
-    def score(self, part: int, config: scoring.Config | None = None) -> None:
+    def score(self, part: int, config: statistic_scoring.Config | None = None) -> None:
         q, mean, std, scores = self.sets[part]
         arguments = (
             q,
@@ -121,12 +135,17 @@ class Selector:
             self.streaming,
             scores,
         )
-        scoring.score_pages(*arguments, config)
+        statistic_scoring.score_pages(*arguments, config)
 
     def select(self, part: int, config: selection.Config | None = None) -> None:
         selection.select_page_lists(
             self.sets[part][3], self.length, self.budget, SINK, RECENT, self.streaming, self.lists, config
         )
+
+    def same_lists(self, pages: torch.Tensor) -> bool:
+        """Whether the lists are those that `pages` holds."""
+        spans = zip(self.lists.starts.tolist(), self.lists.ends.tolist())
+        return all(torch.equal(self.lists.pages[a:b], pages[a:b]) for a, b in spans)
 
     def check(self) -> None:
         q, mean, std, scores = self.sets[0]
@@ -155,7 +174,11 @@ class Selector:
 
 
 def time_selector(variants: bool) -> list[str]:
-    table = ["tokens    scores us   GB/s  selection us  both us   selection of half a table's capacity, us"]
+    table = [
+        "mean and deviation",
+        "tokens    scores us   GB/s  selection us  both us   selection of half the capacity, us",
+    ]
+    tried = []
     for length in LENGTHS:
         one = Selector(length)
         one.check()
@@ -164,14 +187,17 @@ def time_selector(variants: bool) -> list[str]:
         selected = microseconds([partial(one.select, part) for part in parts])
         together = microseconds([partial(step, part) for part in parts for step in (one.score, one.select)]) * 2
         if variants and length > 8192:
-            for config in SCORE_VARIANTS:
-                print(
-                    f"{length:7} {config}: {microseconds([partial(one.score, part, config) for part in parts]):.1f} us"
-                )
+            one.select(0)
             for config in SELECT_VARIANTS:
-                print(
-                    f"{length:7} {config}: {microseconds([partial(one.select, part, config) for part in parts]):.1f} us"
-                )
+                before = one.lists.pages.clone()
+                one.select(0, config)
+                expect(one.same_lists(before), f"lists at {length} by {config}")
+            took = {
+                config: microseconds([partial(one.select, part, config) for part in parts])
+                for config in SELECT_VARIANTS
+            }
+            chosen = (f"{c.chunk},{c.digit},{c.num_warps} {us:.1f}" for c, us in took.items())
+            tried.append(f"{length:7} selection, us: " + "; ".join(chosen))
         one = Selector(length, 2.0)
         parts = range(len(one.sets))
         for part in parts:
@@ -179,7 +205,7 @@ def time_selector(variants: bool) -> list[str]:
         wider = microseconds([partial(one.select, part) for part in parts])
         speed = one.bytes / scores / 1e3
         table.append(f"{length:7}  {scores:9.1f}  {speed:5.0f}  {selected:12.1f}  {together:7.1f}   {wider:7.1f}")
-    return table
+    return table + tried
 
 
 class CoarseSelector:
@@ -204,35 +230,67 @@ class CoarseSelector:
             for _ in range(max(3, min(48, CACHE // self.bytes + 1)))
         ]
 
-    def score(self, part: int, config: coarse_scoring.Config | None = None) -> None:
+    def score(self, part: int, scoring: ModuleType = coarse_scoring, config: object | None = None) -> None:
         *inputs, scores = self.sets[part]
-        coarse_scoring.score_pages_by_coarse_keys(
+        scoring.score_pages_by_coarse_keys(
             *inputs, D**-0.5, self.table, self.capacity, self.length, self.budget, self.streaming, scores, config
         )
 
-    def check(self) -> None:
+    def check(self, scoring: ModuleType, config: object | None) -> bool:
         q, *summary, scores = self.sets[0]
-        self.score(0)
+        scores.fill_(float("nan"))
+        self.score(0, scoring, config)
         first = scores[:, : self.known].clone()
         some = torch.randperm(self.known)[:256].cuda()
         rows = torch.where(self.table >= 0, self.table, self.capacity + ~self.table)[some].long()
         query = q.float().view(HEADS, 1, GROUP, D)
         exact = reference.coarse_scores(query, *(x[:, rows] for x in summary), D**-0.5)[:, 0]
         error = float((first[:, some] - exact).norm() / exact.norm())
-        expect(error < 1e-3, f"coarse scores of {self.known} pages: error {error:.1e}")
+        good = bool(first.isfinite().all()) and error < 1e-3
+        expect(good, f"coarse scores of {self.known} pages by {scoring.__name__} {config}: error {error:.1e}")
         for _ in range(10):
-            self.score(0)
-            expect(torch.equal(scores[:, : self.known], first), f"coarse scores of {self.known} pages differ")
+            self.score(0, scoring, config)
+            expect(torch.equal(scores[:, : self.known], first), f"coarse scores of {self.known} pages differ: {config}")
+        return good
+
+
+def coarse_variants() -> list[tuple[str, ModuleType, object | None]]:
+    shown = "{0.pages},{0.programs},{0.num_warps},{0.registers}"
+    runs = [("runs " + shown.format(config), runs_scoring, config) for config in RUNS_VARIANTS]
+    return [("blocks", coarse_scoring, None), *runs]
 
 
 def time_coarse() -> list[str]:
-    table = ["tokens    coarse scores us   GB/s"]
+    table = ["coarse scores, us (GB/s)       " + "".join(f"{length // 1024:>10}k    " for length in LENGTHS)]
+    lines = {name: f"{name:30} " for name, _, _ in coarse_variants()}
     for length in LENGTHS:
         one = CoarseSelector(length)
-        one.check()
-        took = microseconds([partial(one.score, part) for part in range(len(one.sets))])
-        table.append(f"{length:7}  {took:16.1f}  {one.bytes / took / 1e3:5.0f}")
-    return table
+        for name, scoring, config in coarse_variants():
+            if not one.check(scoring, config):
+                lines[name] += "          wrong"
+                continue
+            took = microseconds([partial(one.score, part, scoring, config) for part in range(len(one.sets))])
+            lines[name] += f"{took:8.1f} ({one.bytes / took / 1e3:4.0f})"
+    return [*table, *lines.values()]
+
+
+def compile_one(number: int) -> None:
+    """In a process of its own: the kernel lands in Triton's cache on disk."""
+    coarse, one = coarse_variants(), Selector(8192)
+    if number < len(coarse):
+        CoarseSelector(8192).score(0, *coarse[number][1:])
+    elif number < len(coarse) + len(SELECT_VARIANTS):
+        one.select(0, SELECT_VARIANTS[number - len(coarse)])
+    else:
+        one.score(0)
+        one.select(0)
+    torch.cuda.synchronize()
+
+
+def compile_all() -> None:
+    count = len(coarse_variants()) + len(SELECT_VARIANTS) + 1
+    with ProcessPoolExecutor(int(os.environ.get("COMPILERS", 14)), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_one, range(count)))
 
 
 def recall(device: str, pages: int = 512, chosen: int = 32) -> list[str]:
@@ -327,7 +385,13 @@ def time_codec() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--variants", action="store_true", help="time other configurations of the selector as well")
+    parser.add_argument("--compile", action="store_true", help="compile only, for a later run")
+    parser.add_argument("--codec", action="store_true", help="the KV codec as well")
     arguments = parser.parse_args()
+    if arguments.variants or arguments.compile:
+        compile_all()
+        if arguments.compile:
+            return 0
     torch.manual_seed(1)
     started = time.time()
     large = torch.randn(1 << 28, device="cuda")
@@ -338,8 +402,8 @@ def main() -> int:
     with torch.inference_mode():
         lines += time_selector(arguments.variants)
         lines += time_coarse()
-        lines += time_codec()
-        lines += recall("cuda")
+        if arguments.codec:
+            lines += time_codec() + recall("cuda")
     print("\n".join(lines))
     print(f"{'FAILED: ' + '; '.join(FAILED[:5]) if FAILED else 'all checks passed'} in {time.time() - started:.0f} s")
     return bool(FAILED)
