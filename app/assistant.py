@@ -40,8 +40,9 @@ def ask(
     reading: 'passages', 'whole', 'parts' or 'auto' (by the settings, else by the model's size). pages: a choice for
     'whole' and 'parts'. task: a kind of `app.tasks`, or 'auto': recognised; one about the whole text is never answered
     from passages: it reads the whole, at once where that fits, else in parts.
-    thinking: counts for a conversation's first turn, later ones follow it. Errors: WrongUse, storage's own; everything
-    later is the job's state 'failed' with the error in it.
+    thinking: counts for a conversation's first turn, later ones follow it. Errors: WrongUse, also for a page that is
+    not there, and nothing is stored then; storage's own; everything later is the job's state 'failed' with the error
+    in it.
     """
     if not question.strip():
         raise WrongUse("The question is empty.", "Write a question first.")
@@ -50,6 +51,9 @@ def ask(
     if task not in ("auto", *TASKS):
         raise WrongUse(f"There is no kind of question called {task!r}.", f"Use auto, {', '.join(TASKS)}.")
     conversation = app.library.conversation(conversation_id)
+    if pages is not None:  # before anything is stored
+        for document in app.library.documents(conversation_id):
+            pages.pages(document.id, document.pages)
     message = app.library.add_message(conversation_id, "user", question.strip())
     if not conversation.title:
         app.library.rename_conversation(conversation_id, title_of(question))

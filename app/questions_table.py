@@ -36,6 +36,7 @@ STATUS_NAMES = {
 }
 COLUMNS = ("question", "answer", "pages", "quote_status", "error")
 NO_SOURCE = "no source"
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])")
 _FORMULA = re.compile(r"\s*[-=@+＝＠＋－]|[\t\r]")
 
 
@@ -263,7 +264,9 @@ def harmless(cell: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    """One line that ends no cell, fetches no picture and holds no HTML; as in an export."""
+    text = " ".join(text.split()).replace("\\", "\\\\")
+    return _MARKUP.sub(r"\\\g<0>", text).replace("![", "!\\[").replace("|", "\\|")
 
 
 FORMATS: dict[str, tuple[str, Callable[[Iterable[TableRow]], str]]] = {

@@ -122,7 +122,7 @@ class Viewer:
             document = self.app.library.document(document_id)
         except NotFound as error:
             raise AppError("This document is no longer here.", "Add its file again to read it.") from error
-        row = self.app.library.page(document_id, page)
+        row = self.app.library.page(document_id, page) if 1 <= page <= document.pages else None
         if row is None:
             raise AppError(f"{document.name} has no page {page}.", f"It has {document.pages} pages.")
         return document, row

@@ -55,7 +55,7 @@ def add_page_pictures(app: FastAPI, backend: Backend) -> None:
             png = backend.picture(document_id, int(page), int(zoom))
         except Exception as error:
             shown = as_app_error(error)
-            if shown is not error and not isinstance(error, ValueError):
+            if shown is not error and not isinstance(error, ValueError):  # ValueError: no number, or one too long
                 log.exception("A picture could not be drawn")
             return Response(shown.message, 404, headers, "text/plain; charset=utf-8")
         return Response(png, 200, headers, "image/png")

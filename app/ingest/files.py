@@ -35,7 +35,7 @@ def extractor(kind: str, ocr: str = "") -> str:
 
     if kind == "pdf":
         by_ocr = f", tesseract {tesseract.version()} {ocr}" if ocr else ""
-        return f"pdf 2 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')}{by_ocr})"
+        return f"pdf 3 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')}{by_ocr})"
     if kind == "folder":
         return f"folder 2, {extractor('pdf')}, {formats.versions()}"
     if kind == "archive":

@@ -8,12 +8,16 @@ pdfium's own spaces and line ends are hints only: where a file moves instead of 
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pypdfium2
 import pypdfium2.raw as pdfium
+
+from app.ingest.signs import baselines, compose_accents, font_size, name_symbols, raised_steps
 
 SAME_LINE = 0.5  # centres that differ by less, in heights of the larger letter, stand on one line
 WORD_GAP = 0.17  # in heights of a letter
@@ -21,7 +25,9 @@ HINTED_GAP = 0.1  # where pdfium sees a blank too
 CJK_GAP = 0.6
 RUN_GAP = 0.9
 BACKWARDS = 0.3
-TURNED_SAMPLES = 40
+TURNED_SAMPLES = 40  # lines that run backwards
+TURNED_LETTERS = 4_000  # and letters that have none beside them
+ASIDE_GAP = 0.15  # between turned words, in their letters' size
 _BLANKS = np.array([0x20, 0x09, 0xA0, 0x3000, *range(0x2000, 0x200C)], dtype=np.uint32)
 # codes of the ff, fi, fl, ffi and ffl signs in TeX fonts (two encodings) that say nothing about their characters
 _TEX_LIGATURES = {base + k: text for base in (0x0B, 0x1B) for k, text in enumerate(("ff", "fi", "fl", "ffi", "ffl"))}
@@ -128,12 +134,16 @@ def read_runs(textpage: pypdfium2.PdfTextPage, frame: Frame) -> tuple[list[Run],
         return None
     if not visible.size:
         return [], frame
-    page = _Characters(textpage, codes, boxes, visible, blank & sized, frame)
+    gone = compose_accents(codes, boxes, visible)
+    unseen = np.ones(count, dtype=bool)
+    unseen[visible] = False
+    visible = visible[~gone]
+    page = _Characters(textpage, codes, boxes, visible, blank & sized, unseen, frame)
     turned = page.turned_lines()
     if np.count_nonzero(turned) * 2 > visible.size:
         angle = page.angle_of(int(visible[np.flatnonzero(turned)[0]]))
         frame = Frame(frame.left, frame.low, frame.right, frame.high, (frame.turn + (90 if angle < 180 else 270)) % 360)
-        page = _Characters(textpage, codes, boxes, visible, blank & sized, frame)
+        page = _Characters(textpage, codes, boxes, visible, blank & sized, unseen, frame)
         turned = page.turned_lines()
     return page.runs(turned), frame
 
@@ -163,6 +173,7 @@ class _Characters:
         boxes: np.ndarray,
         visible: np.ndarray,
         real_blank: np.ndarray,
+        unseen: np.ndarray,
         frame: Frame,
     ) -> None:
         self.textpage, self.frame, self.visible = textpage, frame, visible
@@ -175,7 +186,8 @@ class _Characters:
         new_line[1:] = (codes[1:] == 0x0A) & (boxes[1:, 2] <= boxes[1:, 0])
         lines = np.cumsum(new_line)
         self.line = lines[visible]  # pdfium's line of each character
-        self.hint_after = visible[1:] - visible[:-1] > 1
+        hints = np.concatenate(([0], np.cumsum(unseen)))
+        self.hint_after = hints[visible[1:]] > hints[visible[:-1] + 1]
         height = self.foot - self.top
         self.height = np.maximum(height[1:], height[:-1])
         middle = (self.foot + self.top) / 2
@@ -190,29 +202,51 @@ class _Characters:
         return (round(-np.degrees(radians) / 90) * 90 + self.frame.turn) % 360 if radians >= 0 else 0
 
     def turned_lines(self) -> np.ndarray:
-        """Which visible characters are written up or down the page. Looked at: lines in which characters do not follow
-        each other from left to right, and single signs in lines of their own are left alone."""
-        odd = ~(self.same_line & self.onward) & (self.line[1:] == self.line[:-1])
-        turned = np.zeros(self.visible.size, dtype=bool)
+        """For each visible character 0, or the angle (90, 270) if it is written up or down the page.
+
+        Looked at: lines in which characters do not follow each other from left to right, and letters that stand alone.
+        """
+        turned = np.zeros(self.visible.size, dtype=np.int16)
+        beside = self.same_line & self.onward
+        odd = ~beside & (self.line[1:] == self.line[:-1])
         for line in np.unique(self.line[1:][odd])[:TURNED_SAMPLES]:
             members = np.flatnonzero(self.line == line)
-            if self.angle_of(int(self.visible[members[members.size // 2]])) in (90, 270):
-                turned[members] = True
+            angle = self.angle_of(int(self.visible[members[members.size // 2]]))
+            if angle in (90, 270):
+                turned[members] = angle
+        apart = np.concatenate(([True], ~beside)) & np.concatenate((~beside, [True])) & (turned == 0)
+        for place in np.flatnonzero(apart)[:TURNED_LETTERS].tolist():
+            angle = self.angle_of(int(self.visible[place]))
+            if angle in (90, 270):
+                turned[place] = angle
         return turned
+
+    def _aside(self, turned: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Between neighbours: whether both are turned alike, whether a word ends there, and whether a run does."""
+        both = (turned[1:] == turned[:-1]) & (turned[1:] != 0)
+        size = np.maximum(np.maximum((self.x1 - self.x0)[1:], (self.x1 - self.x0)[:-1]), 1e-3)
+        gap = np.where(turned[1:] == 90, self.top[:-1] - self.foot[1:], self.top[1:] - self.foot[:-1])
+        middle = (self.x0 + self.x1) / 2
+        run = (np.abs(middle[1:] - middle[:-1]) > SAME_LINE * size) | (gap < -0.8 * size) | (gap > RUN_GAP * size)
+        word = self.blank_after | (gap > ASIDE_GAP * size)
+        one_line = self.line[1:] == self.line[:-1]  # pdfium sees one line: its places are not asked
+        return both, np.where(one_line, self.hint_after, word | run), ~one_line & run
 
     def runs(self, turned: np.ndarray) -> list[Run]:
         cjk = _is_cjk(self.codes)
         least = np.where(cjk[1:] & cjk[:-1], CJK_GAP, np.where(self.hint_after, HINTED_GAP, WORD_GAP)) * self.height
         line_break = ~(self.same_line & self.onward)
-        both = turned[1:] & turned[:-1] & (self.line[1:] == self.line[:-1])
+        both, aside_word, aside_run = self._aside(turned)
         word_break = line_break | self.blank_after | (self.gap > least)
         run_break = line_break | (self.gap > RUN_GAP * self.height)
-        word_break = np.where(both, self.hint_after, word_break)
-        run_break = np.where(both, False, run_break | (turned[1:] != turned[:-1]))
+        word_break = np.where(both, aside_word, word_break)
+        run_break = np.where(both, aside_run, run_break | (turned[1:] != turned[:-1]))
+        raised, back = self._raised(~(word_break | run_break | both))
+        word_break[back] = True
         begins = np.concatenate(([True], word_break | run_break))
         starts = np.flatnonzero(begins)
         first_words = np.flatnonzero(np.concatenate(([True], run_break))[starts])
-        words = self._words(starts)
+        words = self._words(starts, raised)
         pitches = self._pitches(starts[first_words])
         height = (self.foot - self.top).tolist()
         ends = [*starts[first_words[1:]].tolist(), self.visible.size]
@@ -234,16 +268,39 @@ class _Characters:
             runs.append(Run(tuple(members), float(self.top[tall]), float(self.foot[tall]), aside, pitch, begin))
         return runs
 
-    def _words(self, starts: np.ndarray) -> list[Word]:
+    def _raised(self, close: np.ndarray) -> tuple[list[int], list[int]]:
+        """(characters that begin a raised sign within a word, neighbours between which the line goes on behind one)."""
+        tall = self.foot - self.top
+        differ = (np.abs(tall[1:] - tall[:-1]) > 0.04 * self.height) | (
+            np.abs(self.foot[1:] - self.foot[:-1]) > 0.04 * self.height
+        )
+        odd = np.flatnonzero(np.append(differ, False) | np.concatenate(([False], differ)))
+        name_symbols(self.textpage, self.codes, self.visible, odd)
+        pairs = np.flatnonzero(close & differ).tolist()
+        ends = [(baselines(self.textpage, self.visible[k : k + 2].tolist())) for k in pairs]
+        steps = [self.frame.seen(*one, *one)[1] - self.frame.seen(*other, *other)[1] for one, other in ends]
+        size = [font_size(self.textpage, int(place)) for place in self.visible[[*pairs, *(k + 1 for k in pairs)]]]
+        sizes = list(zip(size[: len(pairs)], size[len(pairs) :], strict=True))
+        kinds = raised_steps(self.codes, pairs, steps, tall, sizes)
+        begin = [k + 1 for k, kind in zip(pairs, kinds, strict=True) if kind > 0]
+        return begin, [k for k, kind in zip(pairs, kinds, strict=True) if kind < 0]
+
+    def _words(self, starts: np.ndarray, raised: list[int]) -> list[Word]:
+        """raised: characters that stand behind a "^" in the text."""
         codes = self.codes
         text = np.where((codes & 0xFFFFF800) == 0xD800, 0xFFFD, codes).astype("<u4").tobytes().decode("utf-32-le")
         left = np.minimum.reduceat(self.x0, starts).tolist()
         right = np.maximum.reduceat(self.x1, starts).tolist()
         places = [*starts.tolist(), self.visible.size]
         odd = bool(np.any((codes < 0x20) | (codes == 0x85) | (codes == 0x2028) | (codes == 0x2029)))
+        texts = [text[a:b] for a, b in pairwise(places)]
+        for place in reversed(raised):
+            word = bisect_right(places, place) - 1
+            at = place - places[word]
+            texts[word] = f"{texts[word][:at]}^{texts[word][at:]}"
         return [
-            Word(text[a:b].translate(_SIGNS) if odd else text[a:b], x0, x1)
-            for a, b, x0, x1 in zip(places, places[1:], left, right)
+            Word(part.translate(_SIGNS) if odd else part, x0, x1)
+            for part, x0, x1 in zip(texts, left, right, strict=True)
         ]
 
     def _pitches(self, starts: np.ndarray) -> np.ndarray:

@@ -184,6 +184,9 @@ def _same_row(split: Sequence[list[_Cell]], edges: Sequence[tuple[float, float]]
             both = [k for k, cell in enumerate(cells) if cell.text and above[k].text]
             more = 0 in both and any(cell.text and not above[k].text for k, cell in enumerate(cells))
             wrapped = bool(both) and all(_wrapped_cell(above[k], cells[k], edges[k]) for k in both)
+            # a sentence that ends where the next one begins is seldom one cell's when another cell begins there too
+            alone = sum(bool(cell.text) for cell in cells) == 1
+            wrapped &= alone or not any(_ends(above[k].text) and _begins(cells[k].text) for k in both)
             beside = not both and not cells[0].text
             if beside or (both and not cells[key].text) or (wrapped and not more):
                 rows[-1].append(place)
@@ -197,6 +200,14 @@ def _key_column(split: Sequence[Sequence[list[_Cell]]]) -> int:
     lines = [line for band in split for line in band]
     shares = [sum(bool(line[k].text) for line in lines) / len(lines) for k in range(len(lines[0]))] if lines else [0.0]
     return next((k for k, share in enumerate(shares) if share >= KEY_SHARE), shares.index(max(shares)))
+
+
+def _ends(text: str) -> bool:
+    return text.rstrip("\"'”’)").endswith((".", "!", "?", "。"))
+
+
+def _begins(text: str) -> bool:
+    return text[:1].isupper()
 
 
 def _wrapped_cell(above: _Cell, cell: _Cell, edges: tuple[float, float]) -> bool:

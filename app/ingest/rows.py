@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from app.ingest.glyphs import Run
 
 SEPARATOR = " | "
+SMALL = 0.85
+_STROKE = re.compile(r"(?<!\S)(\|+)(?!\S)")  # in a cell, a lone stroke would be taken for the separator
 _BROKEN_WORD = re.compile(r"[^\W\d_][\x02\ufffe\u00ad\u2010-]\Z")
 
 
@@ -45,6 +47,9 @@ def rows_of(runs: Iterable[Run]) -> list[Row]:
     """Runs as rows from top to bottom; runs whose middles are close stand in one row."""
     rows: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.middle, run.x0)):
+        if rows and _is_lowered(run, rows[-1]):
+            rows[-1].append(run)
+            continue
         last = rows[-1] if rows else None
         if last is not None and abs(run.middle - last[0].middle) < 0.5 * min(
             max(run.height, 4.0), max(last[0].height, 4.0)
@@ -60,8 +65,19 @@ def rows_of(runs: Iterable[Run]) -> list[Row]:
     return found
 
 
+def _is_lowered(run: Run, row: Sequence[Run]) -> bool:
+    """Whether a run is a small sign at the foot of a run of this row, as an index below an exponent is."""
+    return len(run.text) <= 3 and any(
+        run.height < SMALL * other.height
+        and other.top < run.middle < other.foot + 0.1 * other.height
+        and other.x0 < run.x0 <= other.x1 + 1
+        and run.x1 <= other.x1 + run.height
+        for other in row
+    )
+
+
 def row_text(cells: Sequence[Sequence[str]]) -> str:
-    """cells: the lines of each cell. Every column has its place, also an empty one."""
+    """cells: the lines of each cell. Every column has its place, also an empty one; a lone stroke becomes "\\|"."""
     return SEPARATOR.join(_joined(cell) for cell in cells)
 
 
@@ -73,4 +89,4 @@ def _joined(lines: Sequence[str]) -> str:
             text = text[:-1] + line
         else:
             text = f"{text} {line}" if text else line
-    return re.sub(r"[\x02\ufffe]", "-", text)
+    return _STROKE.sub(r"\\\1", re.sub(r"[\x02\ufffe]", "-", text))

@@ -7,6 +7,7 @@ that belong to one cell are joined. Where nothing is certain the lines stay as t
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -20,6 +21,7 @@ LEAST_ROWS_RULED = 2
 LEAST_GAP = 3.5  # points between columns
 SAME_RULE = 3.0
 CELL_WORDS = 7  # on average at most, without rules
+MOST_LINES = 12  # of one cell
 STEP = 2.6  # rows of one table are no farther apart, in heights of a line
 _LEADER = re.compile(r"(?:\.\s?){4,}|(?:…\s?){2,}|(?:·\s?){4,}")
 _BULLET = re.compile(r"[^\w\s]|[(\[]?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})[.):\]]|[(\[]\d{1,3}[)\]]|\d{1,3}")
@@ -34,14 +36,19 @@ def find_plain(rows: Sequence[Row], rules: Sequence[Rule]) -> list[tuple[int, in
         if not _has_cells(rows[place]):
             place += 1
             continue
-        end = _block_end(rows, place)
+        end = _closed(rows, place, _block_end(rows, place), level)
         table = _plain(rows[place:end], level)
         if table is None:
             place += 1
             while place < end and not _has_cells(rows[place]):
                 place += 1
         else:
-            found.append((place, end, table))
+            first = place
+            if place and _is_head(rows[place - 1], rows[place:end], level):
+                whole = _plain(rows[place - 1 : end], level)
+                if whole is not None:
+                    first, table = place - 1, whole
+            found.append((first, end, table))
             place = end
     return found
 
@@ -65,7 +72,11 @@ def _block_end(rows: Sequence[Row], first: int) -> int:
         if _has_cells(row):
             edges.extend((run.x0, run.x1) for run in row.runs)
             last = place
-        elif len(row.runs) != 1 or place - last > 2 or not _in_one_column(row.runs[0], edges):
+        elif len(row.runs) != 1 or not (
+            (place - last <= 2 and _in_one_column(row.runs[0], edges))
+            or _goes_on(rows, place, last)
+            or (place - last == 1 and last == first and row.runs[0].x1 < rows[first].runs[0].x0)
+        ):
             break
     return last + 1 + _wrapped(rows, first, last)
 
@@ -78,18 +89,54 @@ def _in_one_column(run: Run, edges: Sequence[tuple[float, float]]) -> bool:
     )
 
 
+def _goes_on(rows: Sequence[Row], place: int, last: int) -> bool:
+    """Whether a lone run goes on with a cell (not the first) of the row `last`, line after line."""
+    if len(rows[place].runs) != 1 or place - last > MOST_LINES:
+        return False
+    row, above = rows[place], rows[place - 1]
+    close = row.top - above.foot < 0.6 * (row.foot - row.top)
+    return close and any(abs(row.runs[0].x0 - cell.x0) < 2 for cell in rows[last].runs[1:])
+
+
 def _wrapped(rows: Sequence[Row], first: int, last: int) -> int:
     """How many lone runs below the last row go on with one of its cells (not the first)."""
-    count = 0
-    cells = rows[last].runs[1:]
-    for place in range(last + 1, min(last + 4, len(rows))):
-        row, above = rows[place], rows[place - 1]
-        run = row.runs[0]
-        close = row.top - above.foot < 0.6 * (row.foot - row.top)
-        if len(row.runs) != 1 or not close or not any(abs(run.x0 - cell.x0) < 2 for cell in cells):
-            break
-        count += 1
-    return count
+    place = last + 1
+    while place < len(rows) and _goes_on(rows, place, last):
+        place += 1
+    return place - last - 1
+
+
+def _closed(rows: Sequence[Row], first: int, end: int, level: Sequence[Rule]) -> int:
+    """`end`, or the row behind the rule that closes the table: the last of three or more of the same length."""
+    members = rows[first:end]
+    left, right = min(row.runs[0].x0 for row in members), max(row.runs[-1].x1 for row in members)
+    groups: dict[tuple[int, int], set[float]] = {}
+    for rule in level:
+        near = members[0].top - 20 < rule.place < members[-1].foot + 3
+        if near and rule.start < left + 0.4 * (right - left) and rule.end > left + 0.6 * (right - left):
+            groups.setdefault((round(rule.start / 2), round(rule.end / 2)), set()).add(round(rule.place / SAME_RULE))
+    several = [places for places in groups.values() if len(places) >= 3]
+    if len(several) != 1:
+        return end
+    last = max(several[0]) * SAME_RULE
+    inside = sum(1 for row in members if row.middle < last)
+    return first + inside if sum(1 for row in members[:inside] if len(row.runs) > 1) >= LEAST_ROWS else end
+
+
+def _is_head(head: Row, rows: Sequence[Row], level: Sequence[Rule]) -> bool:
+    """Whether a line of equally wide letters, taken for program code so far, names the columns of the rows below it."""
+    below = rows[0]
+    return (
+        len(head.runs) >= 2
+        and all(run.pitch for run in head.runs)
+        and head.middle < below.middle
+        and below.top - head.foot < 1.2 * (below.foot - below.top)
+        and len(head.runs) == max(len(row.runs) for row in rows)
+        and all(
+            any(abs(run.x0 - row.runs[k].x0) < 2 for row in rows if len(row.runs) == len(head.runs))
+            for k, run in enumerate(head.runs)
+        )
+    )
 
 
 def _plain(rows: Sequence[Row], level: Sequence[Rule]) -> Table | None:
@@ -153,7 +200,21 @@ def column_gaps(rows: Sequence[Row]) -> list[tuple[float, float]]:
         )
         if apart >= 2 and apart * 5 >= len(rows) * 2 and apart * 10 >= both * 8:
             kept.append((a, b))
-    return kept
+    return _with_runs_between(kept, rows)
+
+
+def _with_runs_between(gaps: Sequence[tuple[float, float]], rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Gaps without those that have nothing between them and the gap before: both are one gap then."""
+    middles = sorted((run.x0 + run.x1) / 2 for row in rows for run in row.runs)
+    found: list[tuple[float, float]] = []
+    for gap in gaps:
+        if found:
+            left, right = sum(found[-1]) / 2, sum(gap) / 2
+            if bisect_left(middles, right) == bisect_left(middles, left):
+                found[-1] = max(found[-1], gap, key=lambda one: one[1] - one[0])
+                continue
+        found.append(gap)
+    return found
 
 
 def _split(row: Row, columns: Sequence[float]) -> list[str]:

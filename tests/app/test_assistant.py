@@ -92,8 +92,10 @@ def test_page_choice_reads_only_those_pages(app: App, facts_pdf: Path) -> None:
     assert fit.fits
     assert 0 <= fit.prompt_tokens - state.stats.prompt_tokens < documents.SKELETON_ROOM
     assert fit.prompt_tokens < documents.fit(app, conversation).prompt_tokens
-    wrong = finished(assistant.ask(app, conversation, "And?", reading="whole", pages=PageChoice.parse("9")))
-    assert isinstance(wrong.error, WrongUse)
+    before = app.library.messages(conversation)
+    with pytest.raises(WrongUse, match="Page 9"):
+        assistant.ask(app, conversation, "And?", reading="whole", pages=PageChoice.parse("9"))
+    assert app.library.messages(conversation) == before
 
 
 def test_what_does_not_fit_is_refused_before_any_work(app: App, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from lxml import etree
 
@@ -99,8 +100,11 @@ def _inline(element: etree._Element, parts: list[str]) -> None:
                 _inline(inner, parts)
 
 
-def chart(package: Package, part: str) -> list[list[str]]:
-    """A chart as the table behind it: a column of categories, then one for each series; its title is the first cell."""
+def chart(package: Package, part: str, warn: Callable[[str], None]) -> list[list[str]]:
+    """A chart as the table behind it: a column of categories, then one for each series; its title is the first cell.
+
+    `warn` is told when it has more points than are read.
+    """
     root = package.xml(part)
     title = child(root, "chart", "title")
     name = " ".join(paragraphs(title)) if title is not None else ""
@@ -113,6 +117,8 @@ def chart(package: Package, part: str) -> list[list[str]]:
         series.append((label, _points(categories), _points(values)))
     places = sorted({place for _, categories, values in series for place in (*categories, *values)})
     rows = [[f"Chart: {name}" if name else "Chart", *(label for label, _, _ in series)]]
+    if len(places) > MOST_POINTS:
+        warn(f"A chart was cut after {MOST_POINTS:,} of its {len(places):,} points.")
     for place in places[:MOST_POINTS]:
         named = next((categories[place] for _, categories, _ in series if place in categories), "")
         rows.append([named, *(values.get(place, "") for _, _, values in series)])

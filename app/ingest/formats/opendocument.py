@@ -15,6 +15,7 @@ from app.ingest.formats.sheet import Sheet
 
 MOST_REPEATED = 1_000
 MOST_LEVEL = 10
+_REPEATED = f"Cells that say the same more than {MOST_REPEATED:,} times were read so many times."
 _PASSED_THROUGH = frozenset({"section", "index-body", "table-of-content", "frame", "text-box", "g"})
 
 
@@ -72,7 +73,7 @@ class _Blocks:
                 case "list":
                     self._list(element, depth)
                 case "table":
-                    self._flow.table(tables.grid(self._rows(element)), _header_rows(element))
+                    self._flow.table(tables.grid(self._rows(element), self._out.warn), _header_rows(element))
                 case "soft-page-break":
                     self._flow.page_break()
                 case "tracked-changes":
@@ -155,7 +156,10 @@ class _Blocks:
                     repeated = _count(cell, "number-columns-repeated")
                     cells += [tables.Cell(text, across, down)] * repeated
             filled = any(cell.text for cell in cells)
-            rows += [cells] * (min(_count(row, "number-rows-repeated"), MOST_REPEATED) if filled else 1)
+            repeated = _count(row, "number-rows-repeated")
+            if filled and repeated > MOST_REPEATED:
+                self._out.warn(_REPEATED)
+            rows += [cells] * (min(repeated, MOST_REPEATED) if filled else 1)
         return rows
 
 
@@ -183,12 +187,16 @@ def _sheet(table: etree._Element, out: Pages) -> None:
                 times = _count(cell, "number-columns-repeated", 1 << 15)
                 text = "\n".join(_cell_lines(cell))
                 if text:
+                    if times > MOST_REPEATED:
+                        out.warn(_REPEATED)
                     for place in range(min(times, MOST_REPEATED)):
                         cells[column + place + 1] = text
                     down = _count(cell, "number-rows-spanned", 1 << 21)
                     if down > 1:
                         sheet.merge(number + 1, column + 1, number + down, column + 1)
                 column += times
+            if cells and repeated > MOST_REPEATED:
+                out.warn(_REPEATED)
             for place in range(min(repeated, MOST_REPEATED) if cells else 0):
                 sheet.row(number + place + 1, cells)
             number += repeated
@@ -216,7 +224,7 @@ def _slides(body: etree._Element, out: Pages) -> None:
             table = next(element.iter("{*}table"), None)
             if table is not None:
                 rows = [[tables.Cell("\n".join(_cell_lines(c))) for c in row] for row in _own(table, "table-row")]
-                lines += tables.lines(tables.grid(rows))
+                lines += tables.lines(tables.grid(rows, out.warn))
                 continue
             lines += _lines(element)
             found = list(element.iter("{*}image"))

@@ -117,11 +117,11 @@ class _Slide:
         lines: list[str] = []
         table = next(element.iter("{*}tbl"), None)
         if table is not None:
-            lines += tables.lines(tables.grid(_table_rows(table)))
+            lines += tables.lines(tables.grid(_table_rows(table), self._out.warn))
         for inner in element.iter("{*}chart"):
             kind, part = self._relations.get(_relation(inner), ("", ""))
             if kind == "chart" and part in self._package:
-                lines += tables.lines(drawing.chart(self._package, part))
+                lines += tables.lines(drawing.chart(self._package, part, self._out.warn))
         for inner in element.iter("{*}relIds"):
             part = self._relations.get(attribute(inner, "dm"), ("", ""))[1]
             if part in self._package:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.ingest.formats.pages import clean
@@ -23,9 +23,12 @@ class Cell:
     goes_on: bool = False
 
 
-def grid(rows: Iterable[Sequence[Cell]]) -> list[list[str]]:
-    """Rows of equal length. A cell over several rows is repeated in each, since a row means something only with it;
-    a cell over several columns stands once, with empty cells behind it."""
+def grid(rows: Iterable[Sequence[Cell]], warn: Callable[[str], None]) -> list[list[str]]:
+    """Rows of equal length; `warn` is told what is left out of a table that is too large.
+
+    A cell over several rows is repeated in each, since a row means something only with it; a cell over several columns
+    stands once, with empty cells behind it.
+    """
     table: list[list[str]] = []
     hanging: dict[int, tuple[int, str]] = {}  # column: (rows still to fill, text)
     total = 0
@@ -35,6 +38,9 @@ def grid(rows: Iterable[Sequence[Cell]]) -> list[list[str]]:
         while waiting or any(column >= len(row) for column in hanging):
             column = len(row)
             if column >= MOST_COLUMNS:
+                if any(cell.text.strip() for cell in waiting):
+                    warn(f"A table was cut after {MOST_COLUMNS:,} columns.")
+                hanging = {place: rest for place, rest in hanging.items() if place < MOST_COLUMNS}
                 break
             if column in hanging:
                 left, text = hanging.pop(column)
@@ -56,6 +62,7 @@ def grid(rows: Iterable[Sequence[Cell]]) -> list[list[str]]:
         table.append(row)
         total += len(row)
         if total > MOST_CELLS:
+            warn(f"A table was cut after {len(table):,} rows: it has more than {MOST_CELLS:,} cells.")
             break
     width = max(map(len, table), default=0)
     return [row + [""] * (width - len(row)) for row in table]

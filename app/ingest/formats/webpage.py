@@ -238,7 +238,7 @@ class Walker:
             rows.append([
                 tables.Cell("".join(_seen(e)), _span(e, "colspan"), _span(e, "rowspan")) for e in cells
             ])  # fmt: skip
-        self._flow.table(tables.grid(rows), headers or 1)
+        self._flow.table(tables.grid(rows, self._out.warn), headers or 1)
 
 
 def _span(element: etree._Element, name: str) -> int:

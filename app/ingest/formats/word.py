@@ -108,7 +108,7 @@ class _Reader:
         for box in boxes:
             self.blocks(box)
         for part in charts:
-            self._flow.table(drawing.chart(self._package, part))
+            self._flow.table(drawing.chart(self._package, part, self._out.warn))
 
     def _level_and_number(self, element: etree._Element, counts: bool) -> tuple[int | None, str]:
         """(heading level from 0 or None, number in front of the text)."""
@@ -281,13 +281,13 @@ class _Reader:
                 breaks |= broken
                 texts.append(_cell_of(cell, text))
             if breaks and rows:
-                self._flow.table(tables.grid(rows), max(1, header_rows))
+                self._flow.table(tables.grid(rows, self._out.warn), max(1, header_rows))
                 rows = []
                 self._flow.page_break()
             if _on(child(properties, "tblHeader")) and header_rows == len(rows):
                 header_rows += 1
             rows.append(texts)
-        self._flow.table(tables.grid(rows), max(1, header_rows))
+        self._flow.table(tables.grid(rows, self._out.warn), max(1, header_rows))
 
     def _cell(self, cell: etree._Element) -> tuple[str, bool]:
         """A cell's text and whether a page ends in it; tables inside are flattened."""

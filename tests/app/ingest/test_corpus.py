@@ -4,6 +4,8 @@ Word recall is measured against a second reader, pdftotext: of the words that it
 (as often). Words are letters and figures in NFKC form without case; words broken at a line's end are joined on both
 sides. Our side counts the running headers and footers, which are kept beside the text. A ligature sign that the second
 reader drops makes two stumps of a word ("speci", "ed"); stumps that with such a sign are a word of ours count as found.
+A raised sign stands behind "^" in our text; the second reader sets it apart from its base or joins both, as its places
+fall: both count as found.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from app.errors import AppError
 from app.ingest import Extracted, Limits, read_many
 
 RECALL = 0.98
-LEAST_RECALL = 0.9  # of any file
-LOW_SHARE = 0.06  # of the files may stay below RECALL
+# Files in which the second reader itself is wrong, as a look at the page shows, and how ours reads there. In this
+# manual each argument stands in angle brackets of a font that does not name its signs: ⟨label⟩ on the page, but
+# "hlabel i" in pdftotext.
+WRONG_THERE = {"feynmf.pdf": "⟨label⟩"}
+LEAST_THERE = 0.97
 PDF_PAGES = 220  # longer ones add time, not kinds
 LEAST_FILES = 40
 LIGATURES = ("ff", "fi", "fl", "ffi", "ffl")
@@ -74,7 +79,20 @@ def _recall(found: Extracted, path: Path) -> tuple[int, int]:
                 more[word] -= 1
                 got += 2
                 break
+    for word in _raised_words("\n".join(page.text for page in found.pages)):
+        parts = re.findall(r"\w+", word)
+        whole = "".join(parts)
+        if missing[whole] > 0 and all(more[part] > 0 for part in parts):
+            missing[whole] -= 1
+            more.subtract(parts)
+            got += 1
     return got, sum(theirs.values())
+
+
+def _raised_words(text: str) -> list[str]:
+    """Words with a raised sign in them, and such words joined to the one that follows them."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return re.findall(r"\w+(?:\^[+−-]?\w+)+", text) + re.findall(r"(?=(?<!\w)(\w+(?:\^[+−-]?\w+)+[ ]\w+))", text)
 
 
 def _pages(path: Path) -> int:
@@ -113,16 +131,16 @@ def test_pdfs_of_public_packages(corpus: Path, capsys: pytest.CaptureFixture[str
             assert page.text or page.flag in ("scanned", "empty", "garbled"), (path, page.index)
         words, all_words = _recall(found, path)
         got, total, pages = got + words, total + all_words, pages + len(found.pages)
-        if words < RECALL * all_words:
+        if path.name in WRONG_THERE:
+            assert any(WRONG_THERE[path.name] in page.text for page in found.pages), path
+            assert words >= LEAST_THERE * all_words, path
+        elif words < RECALL * all_words:
             low[path.name] = round(words / all_words, 4)
     with capsys.disabled():
         share = got / total
         print(f"\n{len(results)} PDFs, {pages} pages, {total} words, recall {share:.4f}, {seconds:.1f} s {low or ''}")
     assert got >= RECALL * total
-    assert min(low.values(), default=1.0) >= LEAST_RECALL
-    # Five of 103 on 2026-11-30: superscripts that we join to their base and pdftotext sets apart (three BLAS reference
-    # cards), brackets in a font that names no characters (feynmf), and turned letters in plots, which we leave apart.
-    assert len(low) <= LOW_SHARE * len(results)
+    assert not low
 
 
 def _pdftotext_words(path: Path) -> Counter[str]:
@@ -169,10 +187,10 @@ def test_the_fetcher_says_why_there_is_no_corpus(monkeypatch: pytest.MonkeyPatch
         module.folder()
 
 
-def _truth() -> list[tuple[str, str, int, list[list[str]]]]:
-    """(package, file, page, rows of cells) of the tables in tables.txt."""
+def _truth(name: str) -> list[tuple[str, str, int, list[list[str]]]]:
+    """(package, file, page, rows of cells) of the tables in a file beside this one."""
     tables: list[tuple[str, str, int, list[list[str]]]] = []
-    for line in Path(__file__).with_name("tables.txt").read_text("utf-8").splitlines():
+    for line in Path(__file__).with_name(name).read_text("utf-8").splitlines():
         if line.startswith("== "):
             package, name, page = line[3:].split()
             tables.append((package, name, int(page), []))
@@ -182,7 +200,16 @@ def _truth() -> list[tuple[str, str, int, list[list[str]]]]:
 
 
 def _cells(line: str) -> list[str]:
-    return [" ".join(re.sub(r"([,;(])\s*", r"\1 ", cell).split()) for cell in f" {line} ".split(" | ")]
+    cells = (cell.replace("\\|", "|") for cell in f" {line} ".split(" | "))
+    return [" ".join(re.sub(r"([,;(])\s*", r"\1 ", cell).split()) for cell in cells]
+
+
+def _same(wanted: str, cell: str) -> bool:
+    """Whether a cell reads as wanted; "~" stands before a raised or lowered sign, where "^" or a blank may stand."""
+    cell = unicodedata.normalize("NFKC", cell)
+    if "~" not in wanted:
+        return cell == unicodedata.normalize("NFKC", wanted)
+    return re.sub(r"[\s^]", "", cell) == re.sub(r"[\s~]", "", wanted)
 
 
 def _right_cells(truth: list[list[str]], rows: list[list[str]]) -> int:
@@ -194,7 +221,7 @@ def _right_cells(truth: list[list[str]], rows: list[list[str]]) -> int:
     best = [[0] * (len(rows) + 1) for _ in range(len(truth) + 1)]
     for i, wanted in enumerate(truth):
         for j, row in enumerate(rows):
-            same = sum(a == b for a, b in zip(wanted, row, strict=True)) if len(wanted) == len(row) else 0
+            same = sum(map(_same, wanted, row)) if len(wanted) == len(row) else 0
             best[i + 1][j + 1] = max(best[i][j] + same, best[i][j + 1], best[i + 1][j])
     return best[-1][-1]
 
@@ -205,18 +232,39 @@ def test_the_measure_of_tables() -> None:
     assert _right_cells(truth, [["a", "b"], ["c", "d"], ["e", ""]]) == 3
     assert _right_cells(truth, [["a", "b", "c"], ["d", "e"]]) == 2
     assert _cells("x |  | 3") == ["x", "", "3"]
+    assert _cells(r"(1 \| g) | 3") == ["( 1 | g)", "3"]
+    assert _same("single~1", "single^1")
+    assert _same("a~2 b", "a2 b")
+    assert not _same("single~1", "single2")
+
+
+@pytest.fixture(scope="module")
+def table_corpus() -> Path:
+    module = _corpus_module()
+    try:
+        return module.table_folder()
+    except module.NoCorpus as error:
+        pytest.skip(f"no packages with tables: {error}")
 
 
 @pytest.mark.slow
-def test_tables_of_public_packages(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["tables.txt", "tables_held.txt", "tables_clean.txt"])
+def test_tables_of_public_packages(
+    name: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of the cells that a person sees, at least 95 % stand in their row and column, and most of every table."""
-    tables = _truth()
-    assert len(tables) == 10
-    paths = {(package, name): next((corpus / package).rglob(name), None) for package, name, *_ in tables}
+    corpus: Path = request.getfixturevalue("corpus" if name == "tables.txt" else "table_corpus")
+    large = _corpus_module().LARGE
+    tables = [table for table in _truth(name) if table[0] not in large or (corpus / table[0]).exists()]
+    assert len(tables) >= 5
+    paths = {
+        (package, name): next((path for path in (corpus / package).rglob(name) if path.is_file()), None)
+        for package, name, *_ in tables
+    }
     missing = [name for (_, name), path in paths.items() if path is None]
     if missing:
         pytest.skip(f"another version of the packages: no {', '.join(missing)}")
-    texts = dict(read_many(path for path in paths.values() if path is not None))
+    texts = dict(read_many({path for path in paths.values() if path is not None}))
     right = total = 0
     low = {}
     for package, name, number, rows in tables:
