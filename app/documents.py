@@ -213,9 +213,12 @@ def _add(
     else:
         known = _stored_before(app, path)
         if known is not None:
-            _attach(app, conversation_id, known)
+            there = any(known.id == document.id for document in app.library.documents(conversation_id))
+            offered = not there and _offered_as_newer(app, conversation_id, known)
+            if not offered:
+                _attach(app, conversation_id, known)
             report(known.pages, known.pages)
-            return AddedFile(path, known, warnings=_page_warnings(app.library.pages(known.id)))
+            return AddedFile(path, known, None, _page_warnings(app.library.pages(known.id)), offered=offered)
         ocr = app.settings.ocr
         extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel, ocr=ocr)
         sha256 = extracted.sha256

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from app.citations.stream import Token
-from app.citations.telling import is_form, is_harmless, is_misread, is_name, is_slip, is_telling
+from app.citations.telling import is_form, is_harmless, is_misread, is_name, is_slip, is_telling, says_other
 from app.words import is_dense, stem
 
 SHARE = 0.15  # cost that a quote may have, by its words
@@ -148,10 +148,15 @@ class _Side:
                 steps += _step(size, 1, _merged(self._run(self.there, i, size), [theirs]))
                 steps += _step(1, size, _merged([mine], self._run(self.quoted, j, size)))
         if mine:
-            steps += _step(1, 0, _alone(mine, on_page=True))
+            steps += _step(1, 0, HARMLESS if self._said_twice(self.there, i) else _alone(mine, on_page=True))
         if theirs:
-            steps += _step(0, 1, _alone(theirs))
+            steps += _step(0, 1, HARMLESS if self._said_twice(self.quoted, j) else _alone(theirs))
         return steps
+
+    def _said_twice(self, words: Sequence[Word], place: int) -> bool:
+        """A word that was written twice by a slip: "to to". Figures are meant."""
+        word, other = words[place].folded, (words[place - 1] if place else self.before).folded
+        return word == other and word.isalpha() and not is_dense(word)
 
     def _run(self, words: Sequence[Word], start: int, size: int) -> Sequence[Word]:
         run = words[start : start + size]
@@ -183,6 +188,8 @@ class _Side:
                 changed += mine is not None and theirs is not None
                 if run > 2 or (run == 2 and changed) or edge:  # that is another word
                     return None
+        if any(says_other(a, b) for a in left_out for b in put_in):
+            return None
         return _Aligned(reached[len(self.quoted)][taken][0], taken, left_out, put_in)
 
     def _is_sentence_end(self, taken: int) -> bool:
@@ -207,6 +214,8 @@ def _alone(word: Word, on_page: bool = False) -> float | None:
 def _price(there: Word, quoted: Word) -> float | None:
     """What it costs that the page has one word where the quote has another; None if it changes a fact."""
     a, b = there.folded, quoted.folded
+    if says_other(a, b):
+        return None
     name = is_name(a, there.written) or is_name(b, quoted.written)
     if is_form(a, b) or is_slip(a, b, name=name):
         return SLIP

@@ -51,6 +51,27 @@ _DENSE_TELLING = frozenset(
     "多少増减減大小高低内外ずぬんな안못않없만매각全"
 )
 _KNOWN = _TELLING | {stem(word) for word in STOP_WORDS | _HARMLESS}
+# pairs of which one word says the opposite of the other, or another amount
+_OPPOSITES = frozenset(
+    frozenset(map(stem, pair.split("/")))
+    for line in (
+        "large/small big/small high/low new/old left/right same/other same/different faster/slower fast/slow",
+        "best/worst better/worse longer/shorter long/short opened/closed added/removed public/private",
+        "inside/outside read/written wide/narrow early/late earlier/later hot/cold strong/weak easy/hard full/empty",
+        "local/remote input/output positive/negative internal/external legal/illegal present/absent win/lose",
+        "import/export upper/lower front/back",
+    )
+    for pair in line.split()
+)
+_UNITS = frozenset(
+    word
+    for line in (
+        "bit bits byte bytes kb mb gb tb kib mib gib ms second seconds minute minutes hour hours day days week",
+        "weeks month months year years decade decades mm cm km m inch inches foot feet mile miles g kg gram grams",
+        "ton tons percent euro euros dollar dollars cent cents pound pounds celsius fahrenheit",
+    )
+    for word in line.split()
+)
 _DENIES = ("un", "in", "im", "il", "ir", "non", "dis", "mis", "anti", "over", "under", "pre", "post")
 _CONFUSED = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("li", "h"), ("ii", "n"))
 _CONFUSED_LETTERS = str.maketrans({"1": "l", "i": "l", "|": "l", "!": "l", "0": "o", "5": "s", "8": "b"})
@@ -102,6 +123,13 @@ def is_misread(a: str, b: str) -> bool:
 def is_form(a: str, b: str) -> bool:
     """Whether two folded words are forms of one word: opens and open."""
     return stem(a) == stem(b) and not is_figure(a)
+
+
+def says_other(a: str, b: str) -> bool:
+    """Whether one folded word in the other's place says the opposite, or another amount: small for large, MB for GB."""
+    if a in _UNITS and b in _UNITS:
+        return stem(a) != stem(b)
+    return _denies(a, b) or frozenset((stem(a), stem(b))) in _OPPOSITES
 
 
 def _denies(a: str, b: str) -> bool:

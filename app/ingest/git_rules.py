@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]  # (folder of the file with a trailing "/", its patterns)
 
 _MODULE_PATH = re.compile(r"^\s*path\s*=\s*(.+?)\s*$", re.MULTILINE)
+MOST_STARS = 3  # in one name
+MOST_DEEP = 3
 _MARKS = frozenset({"linguist-generated", "linguist-vendored"})
 ReadText = Callable[[str], str]
 """The text of a file of the tree, "" where it may not be read (it is then listed under its own name)."""
@@ -20,28 +22,39 @@ ReadText = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class GitRules:
-    """The rules that hold in one folder. in_repository: some folder at or above it holds a .git."""
+    """The rules that hold in one folder. in_repository: some folder at or above it holds a .git. passed_over: files of
+    rules in this folder with patterns that are too costly to match."""
 
     ignored: Rules = ()
     generated: Rules = ()
     submodules: frozenset[str] = frozenset()
     in_repository: bool = False
+    passed_over: tuple[str, ...] = ()
 
     def inside(self, folder: str, names: Iterable[str], read: ReadText) -> GitRules:
         """The rules for what lies in `folder` ("" or "a/b/"), which holds these names."""
         names = frozenset(names)
-        rules = self
+        rules = replace(self, passed_over=()) if self.passed_over else self
+
+        def spec(name: str, lines: Iterable[str]) -> pathspec.GitIgnoreSpec:
+            nonlocal rules
+            lines = list(lines)
+            cheap = [line for line in lines if not _is_costly(line)]
+            if len(cheap) < len(lines):
+                rules = replace(rules, passed_over=(*rules.passed_over, folder + name))
+            return _spec(cheap)
+
         if ".git" in names:
-            excluded = _spec(read(f"{folder}.git/info/exclude").splitlines())
+            excluded = spec(".git/info/exclude", read(f"{folder}.git/info/exclude").splitlines())
             rules = replace(rules, in_repository=True, ignored=(*rules.ignored, (folder, excluded)))
         if ".gitmodules" in names:
             paths = _MODULE_PATH.findall(read(f"{folder}.gitmodules"))
             rules = replace(rules, submodules=rules.submodules | {folder + path.strip("/") for path in paths})
         if ".gitattributes" in names:
-            marked = _spec(_marked(read(f"{folder}.gitattributes")))
+            marked = spec(".gitattributes", _marked(read(f"{folder}.gitattributes")))
             rules = replace(rules, generated=(*rules.generated, (folder, marked)))
         if ".gitignore" in names:
-            patterns = _spec(read(f"{folder}.gitignore").splitlines())
+            patterns = spec(".gitignore", read(f"{folder}.gitignore").splitlines())
             rules = replace(rules, ignored=(*rules.ignored, (folder, patterns)))
         return rules
 
@@ -63,6 +76,14 @@ def _decides(rules: Rules, path: str) -> bool:
         if decision is not None:
             return decision
     return False
+
+
+def _is_costly(pattern: str) -> bool:
+    """Patterns become regular expressions; with many wildcards in one name, or many "**", those try every way to divide
+    a path among them, for hours. Nobody writes such patterns but to that end."""
+    parts = pattern.strip().split("/")
+    deep = sum("**" in part for part in parts)
+    return deep > MOST_DEEP or any(part.count("*") - part.count("**") > MOST_STARS for part in parts)
 
 
 def _spec(lines: Iterable[str]) -> pathspec.GitIgnoreSpec:

@@ -116,6 +116,8 @@ def _list(tree: Tree, limits: Limits) -> Iterator[Message]:
             yield _skip(path.rstrip("/"), _other_repository(entries[".git"]))
             continue
         rules = rules.inside(path, entries, lambda name: _text(tree, name))
+        for name in rules.passed_over:
+            yield _skip(f"{name} (some patterns)", "too many wildcards, so these patterns were not followed")
         inner: list[tuple[str, GitRules, os.stat_result | None]] = []
         for name in sorted(entries):
             child, info = path + name, entries[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,18 @@ def test_web_pages_are_source_beside_source_and_text_elsewhere(tmp_path: Path) -
     saved, repository = read_folder(tmp_path / "saved"), read_folder(tmp_path / "repo")
     assert next((page.label, page.text) for page in saved.pages) == ("a.html:Piers", "Piers\nTwo of them.")
     assert next((page.label, page.text) for page in repository.pages) == ("a.html:L1", page)
+
+
+def test_patterns_that_take_hours_to_match_are_passed_over_and_named(tmp_path: Path) -> None:
+    """Each would try every way to divide the name among its wildcards."""
+    costly = ["*a" * 25 + "b", "**/" * 40 + "x", "[!a]*" * 30 + "b", "*?" * 40 + "b"]
+    (tmp_path / ".gitignore").write_text("\n".join([*costly, "*.log", "**/made/**/deep/*.tmp"]))
+    (tmp_path / ("a" * 200 + ".txt")).write_text("kept")
+    (tmp_path / "b.log").write_text("ignored")
+    start = time.monotonic()
+    found = read_folder(tmp_path)
+    assert time.monotonic() - start < 20
+    assert any("kept" in page.text for page in found.pages)
+    reasons = {entry.path: entry.reason for entry in found.skipped}
+    assert reasons["b.log"] == "ignored by .gitignore"
+    assert "not followed" in reasons[".gitignore (some patterns)"]
