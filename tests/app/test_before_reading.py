@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,27 @@ def test_many_counts_are_those_of_each(app: App) -> None:
     tokenizer = app.face().tokenizer
     texts = ["", "One line.\n", "Öl, 油, \ud800", "word " * 60_000, "<|im_end|>"]
     assert tokenizer.count_many(texts) == [tokenizer.count(text) for text in texts]
+
+
+def test_an_archive_whose_content_is_known_is_offered_as_the_newer_one(app: App, tmp_path: Path) -> None:
+    archive = tmp_path / "tides.zip"
+
+    def write_archive(text: str) -> None:
+        with zipfile.ZipFile(archive, "w") as packed:
+            packed.writestr("tides/a.txt", text)
+
+    old, other = (app.library.create_conversation().id for _ in range(2))
+    write_archive("The tide is high at noon.")
+    [first] = documents.add_files(app, old, [archive])
+    write_archive("The tide is high at nine.")
+    [known] = documents.add_files(app, other, [archive])
+    [again] = documents.add_files(app, old, [archive])
+    assert first.document is not None
+    assert known.document is not None
+    assert again.document is not None
+    assert (again.document.id, again.offered, known.offered) == (known.document.id, True, False)
+    assert [document.id for document in app.library.documents(old)] == [first.document.id]
+    [changes] = find_changes(app, old)
+    assert changes.changed == ("tides/a.txt",)
+    [same] = documents.add_files(app, other, [archive])
+    assert not same.offered
