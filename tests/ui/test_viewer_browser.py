@@ -164,3 +164,25 @@ def test_it_fits_at_any_width(chromium, opened, snap, width: int, scheme: str) -
     page.keyboard.press("Escape")
     page.wait_for_selector("#ub-viewer", state="hidden")
     context.close()
+
+
+@pytest.mark.parametrize("ending", ["md", "json", "docx"])
+def test_the_export_menu_saves_the_conversation(page, opened, ending: str) -> None:
+    page.click(".ub-exports summary")
+    page.wait_for_selector(".ub-export-menu", state="visible")
+    rows = page.locator(".ub-export-as")
+    assert rows.count() == 3
+    with page.expect_download() as started:
+        rows.nth(_order(page).index(ending)).click()
+    saved = Path(started.value.path()).read_bytes()
+    assert started.value.suggested_filename.endswith(f".{ending}")
+    if ending == "docx":
+        assert saved.startswith(b"PK")
+    else:
+        assert b"bronze anchor stock" in saved
+        assert b"golden roof" in saved
+
+
+def _order(page) -> list[str]:
+    """The endings of the menu, from top to bottom."""
+    return page.eval_on_selector_all(".ub-export-as", "rows => rows.map(row => row.value.split('.').pop())")
