@@ -60,13 +60,15 @@ class Row:
 def summarize(results: Results) -> list[Row]:
     """Rows in the order of the plan: ways, lengths, tasks, with a row `average` behind each length's tasks."""
     plan, rows = results.plan, []
+    records_of: dict[tuple[Way, int, str], list[Record]] = {}
+    for record in results.records:
+        records_of.setdefault((record.way, record.length, record.task), []).append(record)
     for way in plan.ways:
         for length in plan.lengths:
-            found = {
-                task.name: [r for r in results.records if (r.way, r.length, r.task) == (way, length, task.name)]
-                for task in plan.tasks
+            found = {task.name: records_of.get((way, length, task.name), []) for task in plan.tasks}
+            dense = {
+                (r.task, r.index): r for task in plan.tasks for r in records_of.get((plan.dense, length, task.name), [])
             }
-            dense = {(r.task, r.index): r for r in results.records if r.way == plan.dense and r.length == length}
             tasks = [_row(records, dense, TASKS[task].averaged) for task, records in found.items() if records]
             rows += tasks
             averaged = [row.task for row in tasks if row.averaged]
