@@ -67,12 +67,16 @@ def rows_of(runs: Iterable[Run]) -> list[Row]:
 
 def _is_lowered(run: Run, row: Sequence[Run]) -> bool:
     """Whether a run is a small sign at the foot of a run of this row, as an index below an exponent is."""
-    return len(run.text) <= 3 and any(
-        run.height < SMALL * other.height
-        and other.top < run.middle < other.foot + 0.1 * other.height
-        and other.x0 < run.x0 <= other.x1 + 1
-        and run.x1 <= other.x1 + run.height
-        for other in row
+    return (
+        len(run.words) == 1
+        and len(run.words[0].text) <= 3
+        and any(
+            run.height < SMALL * other.height
+            and other.top < run.middle < other.foot + 0.1 * other.height
+            and other.x0 < run.x0 <= other.x1 + 1
+            and run.x1 <= other.x1 + run.height
+            for other in row
+        )
     )
 
 

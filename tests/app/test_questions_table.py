@@ -167,3 +167,10 @@ def test_languages_are_told_by_their_script() -> None:
 
 def test_code_gets_questions_for_code() -> None:
     assert "code" in questions_for([["def main():\n    return 1\n"]], is_code=True)[1]
+
+
+def test_a_cell_of_markdown_fetches_nothing_and_holds_no_html() -> None:
+    row = TableRow("a | b", "![x](http://a.example/p.png) <img src=x> 1 < 2")
+    assert (
+        as_markdown([row]).splitlines()[-1].startswith(r"| a \| b | !\[x](http://a.example/p.png) \<img src=x> 1 < 2 |")
+    )

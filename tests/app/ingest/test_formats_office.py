@@ -271,3 +271,19 @@ def test_number_formats(code: str, value: float, shown: str) -> None:
 
 def test_the_other_calendar() -> None:
     assert formatter("yyyy-mm-dd", True)(43860) == "2024-01-31"
+
+
+def test_what_is_cut_from_a_table_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.ingest.formats import tables
+
+    said: list[str] = []
+    wide = [[tables.Cell(str(k)) for k in range(1_002)], [tables.Cell("below")]]
+    assert [len(row) for row in tables.grid(wide, said.append)] == [1_000, 1_000]
+    assert said == ["A table was cut after 1,000 columns."]
+    said.clear()
+    monkeypatch.setattr(tables, "MOST_CELLS", 10)
+    assert len(tables.grid([[tables.Cell("x")] * 4] * 9, said.append)) == 3
+    assert said == ["A table was cut after 3 rows: it has more than 10 cells."]
+    said.clear()
+    assert tables.grid([[tables.Cell("x")] * 2], said.append) == [["x", "x"]]
+    assert said == []
