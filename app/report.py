@@ -172,7 +172,8 @@ def stats_line(stats: TurnStats, model: str) -> str:
         "none": "without a document",
     }.get(stats.reading, "from the whole document")
     return (
-        f"{model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens | "
+        f"{model} | {read} | re-used {stats.reused_tokens} of {stats.prompt_tokens} tokens "
+        f"({stats.restored_tokens} restored from disk, {stats.computed_tokens} computed) | "
         f"first token after {stats.ttft_s:.2f} s | {stats.output_tokens} tokens at {speed} | {stats.profile}, "
         f"{stats.kv_format}, {stats.mode}"
     )

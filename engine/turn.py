@@ -106,7 +106,11 @@ class Turn:
         if self.snapshots:
             stored = find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks, policy)
         if stored is not None and stored.tokens > length:
-            state, length = self._shared_blocks(state, [made for _, made in stored.blocks])
+            made_by = [made for _, made in stored.blocks]
+            states = [
+                (self._shared_tokens(state, made_by), state) for state in engine.conversations.states(self.conversation)
+            ]
+            length, state = max(states, key=lambda found: found[0], default=(0, None))
         else:
             stored = None
         self._become(state, length)
@@ -127,10 +131,8 @@ class Turn:
         self.reused = in_memory + self.restored
         self.sparse = self.live.made_by.count(SPARSE_DECODE)
 
-    def _shared_blocks(self, state: Sequence | None, made_by: list[int]) -> tuple[Sequence | None, int]:
-        """Of the blocks about to be restored, how many leading ones `state` has in memory, made in the same way."""
-        if state is None:
-            return None, 0
+    def _shared_tokens(self, state: Sequence, made_by: list[int]) -> int:
+        """Of the blocks about to be restored, the tokens of those that `state` has in memory, made in the same way."""
         size = self.engine.blocks.tokens
         alike = read_alike(state, self.plan.reading)
         common = int(min(common_prefix(state.ids, self.prompt), len(made_by) * size, alike))
@@ -141,7 +143,7 @@ class Turn:
             if block_kind(state, blocks * size, (blocks + 1) * size) != made_by[blocks]:
                 break
             blocks += 1
-        return (state, blocks * size) if blocks else (None, 0)
+        return blocks * size
 
     def _become(self, state: Sequence | None, length: int) -> None:
         self._fork(state, length)

@@ -233,6 +233,8 @@ TEXTS: dict[str, str] = {
     "status.demo_name": "SmolLM2-135M-Instruct",
     "status.profile": "{profile} profile",
     "status.reused": "re-used {reused} of {total} tokens",
+    "status.restored": "{tokens} of them restored from disk",
+    "status.computed": "{tokens} computed",
     "status.ttft": "first token {seconds} s",
     "status.speed": "{speed} tokens/s",
     "status.context": "Context",

@@ -58,6 +58,8 @@ class StatsView:
     ttft_s: float
     tpot_ms: float
     finish_reason: str
+    restored_tokens: int = 0
+    computed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ def _stats(stored: Any) -> StatsView | None:
         ttft_s=float(stored.get("ttft_s") or 0.0),
         tpot_ms=float(stored.get("tpot_ms") or 0.0),
         finish_reason=_text(stored, "finish_reason"),
+        restored_tokens=_number(stored, "restored_tokens"),
+        computed_tokens=_number(stored, "computed_tokens"),
     )
 
 

@@ -7,12 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import engine.turn
 from app import assistant, conversations, documents
 from app.settings import Settings
 from app.wiring import App
 
 
 def main(folder: str, model: str, pdf: str, question: str, how: str) -> None:
+    if how == "die-reading":
+        engine.turn.CHECKPOINT_SECONDS = 0.5  # else a fast machine has read all before the first one
     app = App.open(Settings(data_dir=Path(folder), model=model, max_answer_tokens=24, threads=1))
     known = conversations.list(app)
     conversation = known[0].id if known else conversations.new(app).id
@@ -20,6 +23,12 @@ def main(folder: str, model: str, pdf: str, question: str, how: str) -> None:
         (added,) = documents.add_files(app, conversation, [Path(pdf)])
         assert added.error is None, added.error
     job = assistant.ask(app, conversation, question, reading="whole")
+    if how == "die-reading":
+        while not (app.snapshots.stats().checkpoints and job.state.phase == "reading"):
+            assert not job.state.finished, job.state
+            time.sleep(0.01)
+        print(json.dumps({"read": job.state.read_done, "of": job.state.read_total}), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "die-answering":
         while not app.library.message(job.state.message_id).text:
             time.sleep(0.01)

@@ -1,6 +1,8 @@
 """Kill, reopen, go on: the same tokens as without the break, and the document is not read again."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +14,11 @@ import pytest
 from app import assistant, conversations, documents
 from app.settings import Settings
 from app.wiring import App
+from tests.app.small_pdfs import FACTS, write_pdf
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+LONG_PAGES = int(os.environ.get("UNABRIDGED_LONG_PAGES", "40"))  # 100 pages are some 4,000 tokens
 QUESTIONS = ("Who built the lighthouse?", "How deep is the well?")
 
 
@@ -53,6 +57,25 @@ def test_a_conversation_goes_on_after_a_restart(
     assert second["reused_tokens"] == second["restored_tokens"]
     assert second["reused_tokens"] >= first["prompt_tokens"]  # system text, document and first question
     assert second["computed_tokens"] < 60
+
+
+def test_a_kill_in_the_middle_of_reading_goes_on_from_the_last_checkpoint(starter_model: Path, tmp_path: Path) -> None:
+    pdf = write_pdf(tmp_path / "long.pdf", FACTS * (LONG_PAGES // len(FACTS)))
+    killed = run_child(tmp_path / "data", starter_model, pdf, QUESTIONS[0], "die-reading")
+    assert killed is not None
+    assert 0 < killed["read"] < killed["of"]
+    shutil.copytree(tmp_path / "data", tmp_path / "without")
+    for file in (tmp_path / "without").glob("kvcache.db*"):
+        file.unlink()
+    resumed = run_child(tmp_path / "data", starter_model, pdf, QUESTIONS[1])
+    again = run_child(tmp_path / "without", starter_model, pdf, QUESTIONS[1])
+    assert resumed is not None
+    assert again is not None
+    print(f"killed at {killed}, then restored {resumed['restored_tokens']} of {resumed['prompt_tokens']} tokens")
+    assert again["reused_tokens"] == 0
+    assert 128 <= resumed["restored_tokens"] == resumed["reused_tokens"] <= killed["of"]
+    assert resumed["restored_tokens"] + resumed["computed_tokens"] == resumed["prompt_tokens"]
+    assert resumed["answer"] == again["answer"]
 
 
 def test_a_kill_in_the_middle_of_an_answer_loses_nothing(starter_model: Path, facts_pdf: Path, tmp_path: Path) -> None:

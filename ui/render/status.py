@@ -24,6 +24,10 @@ def render_status(model: ModelView | None, fit: FitView | None, stats: StatsView
         facts += [model.label, text("status.profile", profile=model.profile)]
     if stats is not None:
         facts.append(text("status.reused", reused=number(stats.reused_tokens), total=number(stats.prompt_tokens)))
+        if stats.restored_tokens > 0:
+            facts.append(text("status.restored", tokens=number(stats.restored_tokens)))
+        if stats.computed_tokens > 0:
+            facts.append(text("status.computed", tokens=number(stats.computed_tokens)))
         facts.append(text("status.ttft", seconds=f"{stats.ttft_s:.1f}"))
         if stats.tpot_ms > 0:
             facts.append(text("status.speed", speed=f"{1000 / stats.tpot_ms:.0f}"))
