@@ -3,6 +3,9 @@
 A kernel launched with `options(True)` calls `let_next_start` first and, in every program, `wait_for_earlier` before it
 writes anything or reads what earlier kernels have written. Until then it may read what never changes: weights. As each
 kernel waits for the one before it, none sees less than in a plain launch.
+
+Kernels launched plainly may stand between: they start when the one before has ended, however early that one let others
+start. Attention, page scores and selection are plain: overlapping made them slower (docs/performance.md).
 """
 
 from typing import Any

@@ -34,25 +34,25 @@ from kernels.decode_attention.triton_steps import (
     store_part,
     visible,
 )
-from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
 
 EXACT_PROGRAMS = 6  # for each KV head of a packed cache: the exact pages of a list are the sink and at most 5 newest
 _MASS_PROGRAMS = 16  # for each KV head, at most
 _LOG2_E = 1.4426950408889634
-_WARPS_MERGE = 8
 _REGISTERS = 255  # said aloud, else ptxas now and then takes 168 and spills
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `pages`: the fewest that a
-    program takes. `scan`: list entries in which exact pages of a packed cache are looked for together."""
+    program takes. `scan`: list entries in which exact pages of a packed cache are looked for together. `tile`: parts of
+    128 dimensions that are merged together at most."""
 
     warps: int
     stages: int
     programs: int
     pages: int = 1
-    scan: int = 1024
+    scan: int = 256
+    tile: int = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,12 +164,12 @@ def paged_decode(
     for pool in (kv.packed, kv.cold):
         pools += [None] * 12 if pool is None else [*pool, *(part.stride(0) for part in pool)]
     starts, ends, pages = lists if lists is not None else (None, None, None)
-    inline, overlap = not knobs.runtime.interpret, overlaps(q.device)
+    inline = not knobs.runtime.interpret
     # The interpreter has no bfloat16 products.
     float32 = not inline or q.dtype == torch.float32 or kv.keys.dtype == torch.float32
     shared = {
         "GROUP": group, "TOKENS": tokens, "D": d, "DP": padded, "LISTED": lists is not None, "SPLITS": splits,
-        "EXACT_PROGRAMS": own, "LEAST": config.pages, "OVERLAP": overlap,
+        "EXACT_PROGRAMS": own, "LEAST": config.pages,
     }  # fmt: skip
     _split[(kv_heads, parts)](
         q, q.stride(0), q.stride(1), kv.keys, kv.keys.stride(0), kv.keys.stride(1), kv.values, kv.values.stride(0),
@@ -181,16 +181,18 @@ def paged_decode(
         COLD_BITS=cold_bits, FLOAT8=float8, IEEE=float32,
         MASS=mass is not None, INLINE=inline, KEY_UNITS=padded_units(d, key_bits or 8, 4),
         VALUE_UNITS=padded_units(d, value_bits or 8, 2), COLD_UNITS=padded_units(d, cold_bits or 8, 2),
-        SCAN=config.scan, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS, **options(overlap),
+        SCAN=config.scan, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
     )  # fmt: skip
+    slots = triton.next_power_of_2(parts)
+    tile = min(slots, max(1, config.tile * 128 // padded))
     blocks = min(_MASS_PROGRAMS, triton.cdiv(scratch.capacity, 512)) if mass is not None else 0
     merge_parts[(kv_heads, tokens * group + blocks)](
         scratch.partial, scratch.maxima, scratch.totals, scratch.page_sums if mass is not None else None,
         scratch.capacity, scratch.partial.stride(0), scratch.maxima.stride(0), starts, ends, length, out, out.stride(0),
         out.stride(1), mass, 0 if mass is None else mass.stride(0), pages, weights,
-        **shared, PARTS=triton.next_power_of_2(parts), COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
+        **shared, PARTS=slots, TILE=tile, COLD=cold_bits > 0, ROTATED=packed, BLOCK=d & -d,
         MASS_PROGRAMS=blocks, QUERIES_PADDED=triton.next_power_of_2(tokens * group),
-        ADD=weights is not None, num_warps=_WARPS_MERGE, **options(overlap),
+        ADD=weights is not None, num_warps=8 if tile * padded <= 8192 else 16,
     )  # fmt: skip
 
 
@@ -252,6 +254,12 @@ def _exact_part(
     """List entries `first` to `last` - 1 of a cache that has exact pages alone."""
     QUERIES: tl.constexpr = GROUP * TOKENS
     CHUNK: tl.constexpr = 16 if IEEE else 64
+    page = first
+    following = tl.minimum(first + 1, last - 1)
+    if LISTED:  # as in `packed_part`
+        page = tl.load(pages + first)
+        following = tl.load(pages + following)
+    place = tl.load(table + page)
     dim = tl.arange(0, DP)
     valid = dim < D
     queries = load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS)
@@ -261,12 +269,6 @@ def _exact_part(
     maximum = tl.full([ROWS], FLOOR, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([DP, ROWS], tl.float32)
-    page = first
-    following = tl.minimum(first + 1, last - 1)
-    if LISTED:  # as in `packed_part`
-        page = tl.load(pages + first)
-        following = tl.load(pages + following)
-    place = tl.load(table + page)
     for entry in range(first, last):
         slot = place.to(tl.int64) * 64
         if IEEE:
@@ -304,14 +306,12 @@ def _split(
     packed_pages, table, starts, ends, pages, length, scale, partial, maxima, totals, page_sums, capacity,
     partial_head, maxima_head,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, OVERLAP: tl.constexpr, ROWS: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr,
     KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, COLD_BITS: tl.constexpr, FLOAT8: tl.constexpr,
     IEEE: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr, KEY_UNITS: tl.constexpr,
     VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then SPLITS runs of the list, then these again for cold pages."""
-    wait_for_earlier(OVERLAP)
-    let_next_start(OVERLAP)
     head = tl.program_id(0)
     part = tl.program_id(1)
     length = tl.load(length).to(tl.int32)

@@ -6,8 +6,6 @@
 import triton
 import triton.language as tl
 
-from kernels.triton_overlap import let_next_start, wait_for_earlier
-
 _LOWEST = tl.constexpr(-2e30)  # below every maximum of a part, and finite
 
 
@@ -31,20 +29,19 @@ def merge_parts(
     partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
     out_head, mass, mass_head, pages, weights,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr,
-    ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr, QUERIES_PADDED: tl.constexpr,
-    ADD: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+    COLD: tl.constexpr, ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr,
+    QUERIES_PADDED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Grid (kv_heads, queries + MASS_PROGRAMS): a program for each query, then those that make page masses.
 
     ADD: masses are weighed by KV head and added to those of the pages, not stored by list entry.
-    PARTS: a power of two, at least the number of parts. Parts without list entries were not written and do not count.
+    PARTS: a power of two, at least the number of parts; TILE: so many are merged at once, a power of two. Parts without
+    list entries were not written and do not count.
     """
     QUERIES: tl.constexpr = GROUP * TOKENS
-    let_next_start(OVERLAP)
     head = tl.program_id(0)
     program = tl.program_id(1)
-    # Read before waiting: the launch before this one began this one after it had itself waited.
     length = tl.load(length).to(tl.int32)
     count = tl.cdiv(length, 64)
     if LISTED:
@@ -55,11 +52,10 @@ def merge_parts(
     partial += wide * partial_head
     maxima += wide * maxima_head
     totals += wide * maxima_head
-    wait_for_earlier(OVERLAP)
     if program < QUERIES:
         place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head
         _merge_query(
-            partial, maxima, totals, program, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, PARTS,
+            partial, maxima, totals, program, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, TILE,
             ROTATED, BLOCK,
         )  # fmt: skip
     elif MASS_PROGRAMS > 0:
@@ -80,11 +76,10 @@ def merge_parts(
 @triton.jit
 def _merge_query(
     partial, maxima, totals, query, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, PARTS: tl.constexpr, ROTATED: tl.constexpr,
+    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, TILE: tl.constexpr, ROTATED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row, a tile of parts after the other: what a tile needs is read at once."""
-    TILE: tl.constexpr = 64 if PARTS > 64 else PARTS
+    """One row, TILE parts after the other: what these need is read at once."""
     dim = tl.arange(0, DP)
     acc = tl.zeros([DP], tl.float32)
     largest = tl.full([1], _LOWEST, tl.float32)

@@ -93,8 +93,10 @@ def normalized_queries(q, scale, LARGEST: tl.constexpr):
     scores. bfloat16 queries stay exact: bits below those of float16 are too small to count."""
     q = q.to(tl.float32)
     largest = tl.maximum(tl.max(tl.abs(q), 0), 1e-30)
-    power = ((largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)) * (2.0 / LARGEST)
-    return (q / power[None, :]).to(tl.float16), power * scale
+    exponent = tl.minimum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x7E800000)
+    power = exponent.to(tl.float32, bitcast=True) * (2.0 / LARGEST)
+    inverse = (0x7F000000 - exponent).to(tl.float32, bitcast=True) * (LARGEST / 2.0)
+    return (q * inverse[None, :]).to(tl.float16), power * scale
 
 
 @triton.jit
@@ -186,6 +188,12 @@ def packed_part(
     # The largest key scale times it stays in float16: a scale is at most 2 * 65504 / levels, in fp8 65504 / 448.
     LARGEST: tl.constexpr = 256 if FLOAT8 else (64 if KEY_BITS == 8 else (1 << (KEY_BITS - 2)))
     QUERIES: tl.constexpr = GROUP * TOKENS
+    page = first
+    following = tl.minimum(first + 1, last - 1)
+    if LISTED:  # the numbers of the pages ahead are read an iteration early: none waits for a chain of loads
+        page = tl.load(pages + first)
+        following = tl.load(pages + following)
+    place = tl.load(table + page)
     dim, valid, run = key_dimension(D, KEY_BITS, KEY_UNITS)
     queries, back = normalized_queries(
         load_queries(q[0], q[1], q[2], head, dim, valid, GROUP, TOKENS, ROWS), scale, LARGEST
@@ -207,12 +215,6 @@ def packed_part(
     value_codes = kv[3] + head.to(tl.int64) * strides[3]
     value_scales = kv[4] + head.to(tl.int64) * strides[4]
     value_minima = kv[5] + head.to(tl.int64) * strides[5]
-    page = first
-    following = tl.minimum(first + 1, last - 1)
-    if LISTED:  # the numbers of the pages ahead are read an iteration early: none waits for a chain of loads
-        page = tl.load(pages + first)
-        following = tl.load(pages + following)
-    place = tl.load(table + page)
     for entry in range(first, last):
         number = ~place
         at = (number - low).to(tl.int64)

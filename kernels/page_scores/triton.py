@@ -18,8 +18,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
-
 PAGE = 64
 _KINDS = ("mean_std", "min_max")
 
@@ -68,12 +66,12 @@ def score_pages(
     if summary1.stride(0) != summary0.stride(0):
         raise ValueError("summary1: its KV heads must lie as those of summary0 do")
     config = config or configuration(d)
-    capacity, pages, overlap = scores.shape[1], max(1, config.rows // logical), overlaps(q.device)
+    capacity, pages = scores.shape[1], max(1, config.rows // logical)
     _score[(triton.cdiv(capacity, pages), kv_heads)](
         q, summary0, summary1, table, length, budget, streaming, scores, summary0.stride(0), exact_pages, capacity,
         GROUP=heads // kv_heads, COLUMNS=max(8, triton.next_power_of_2(heads // kv_heads)), DIM=d,
         WIDE=max(16, triton.next_power_of_2(d)), LOGICAL=logical, PAGES=pages, MIN_MAX=kind == "min_max",
-        PAGE_TOKENS=PAGE, OVERLAP=overlap, num_warps=config.num_warps, **options(overlap),
+        PAGE_TOKENS=PAGE, num_warps=config.num_warps,
     )  # fmt: skip
 
 
@@ -82,10 +80,7 @@ def _score(
     q, summary0, summary1, table, length, budget, streaming, scores, head_stride, exact_pages, capacity,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, LOGICAL: tl.constexpr,
     PAGES: tl.constexpr, MIN_MAX: tl.constexpr, PAGE_TOKENS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    let_next_start(OVERLAP)
-    wait_for_earlier(OVERLAP)
     head, first = tl.program_id(1), tl.program_id(0) * PAGES
     tokens, allowed = tl.load(length), tl.load(budget)
     known = (tokens - 1) // PAGE_TOKENS

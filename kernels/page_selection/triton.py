@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from kernels.block_index import PAGE, PageLists
-from kernels.triton_overlap import let_next_start, options, overlaps, wait_for_earlier
 
 _SMALLEST = tl.constexpr(-(2**31))
 _LARGEST = tl.constexpr(2**31 - 1)
@@ -59,11 +58,11 @@ def select_page_lists(
     kv_heads, capacity = scores.shape
     if not scores.is_contiguous() or lists.pages.shape[0] < kv_heads * capacity:
         raise ValueError(f"lists: got room for {lists.pages.shape[0]} pages, need {kv_heads} * {capacity}, contiguous")
-    config, overlap = config or configuration(capacity), overlaps(scores.device)
+    config = config or configuration(capacity)
     _select[(kv_heads,)](
         scores, length, budget, streaming, *lists, capacity,
         SINK_PAGES=triton.cdiv(sink, PAGE), BACK=max(recent - 1, 0), PAGE_TOKENS=PAGE,
-        CHUNK=config.chunk, DIGIT=config.digit, OVERLAP=overlap, num_warps=config.num_warps, **options(overlap),
+        CHUNK=config.chunk, DIGIT=config.digit, num_warps=config.num_warps,
     )  # fmt: skip
 
 
@@ -112,10 +111,7 @@ def _candidate_keys(scores, start, end, CHUNK: tl.constexpr):
 def _select(
     scores, length, budget, streaming, starts, ends, pages, capacity,
     SINK_PAGES: tl.constexpr, BACK: tl.constexpr, PAGE_TOKENS: tl.constexpr, CHUNK: tl.constexpr, DIGIT: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    let_next_start(OVERLAP)
-    wait_for_earlier(OVERLAP)
     head = tl.program_id(0)
     last, allowed = tl.load(length) - 1, tl.load(budget)
     total = last // PAGE_TOKENS + 1

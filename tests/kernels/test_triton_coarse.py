@@ -3,8 +3,6 @@
 Without a card they run under Triton's interpreter.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,12 +11,11 @@ pytest.importorskip("triton")
 from kernels.kv_codec import coarse, coarse_keys
 from kernels.kv_codec.coarse import coarse_codes
 from kernels.kv_codec.triton_coarse import copy_coarsely_into, logical_statistics
-from kernels.page_scores import triton_coarse, triton_coarse_runs
+from kernels.page_scores.triton_coarse import score_pages_by_coarse_keys
 
 CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CARD else "cpu")
 NAN = float("nan")
-SCORERS = [triton_coarse]  # the last one is tested
 # (kv_heads, group, d, tokens)
 SHAPES = [
     (2, 4, 128, 64 * 21 + 3),
@@ -28,13 +25,6 @@ SHAPES = [
     (1, 8, 256, 64 * 9 + 30),
     (1, 12, 64, 64 * 2 + 1),
 ]
-
-
-@pytest.fixture(autouse=True, params=[triton_coarse, triton_coarse_runs], ids=["blocks", "runs"])
-def scorer(request: pytest.FixtureRequest) -> Iterator[None]:
-    SCORERS.append(request.param)
-    yield
-    SCORERS.pop()
 
 
 def number(value: int) -> torch.Tensor:
@@ -66,7 +56,7 @@ class Case:
         self.scores = torch.full((kv_heads, capacity), NAN, device=DEVICE)
 
     def run(self, budget: int = 0, streaming: torch.Tensor | None = None) -> torch.Tensor:
-        SCORERS[-1].score_pages_by_coarse_keys(
+        score_pages_by_coarse_keys(
             self.q.to(DEVICE), self.codes, self.scale, self.minimum, self.factor, self.table, self.exact,
             number(self.length), number(budget), streaming, self.scores,
         )  # fmt: skip

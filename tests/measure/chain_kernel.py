@@ -1,9 +1,10 @@
 """Products and norms of decoder layers in a row, as a decode step launches them, by how programs are cut and overlap.
 
-python3 tests/measure/chain_kernel.py [--out FILE.json]
+python3 tests/measure/chain_kernel.py [--apart] [--out FILE.json]
 
 Layers of Llama-3-8B in fp8, one row, no attention between them. Each product's tile is varied by itself, then the best
-of each together. Microseconds a layer, of replayed graphs over more layers than the last cache holds.
+of each together; with --apart kernels do not overlap in any of these. Microseconds a layer, of replayed graphs over
+more layers than the last cache holds.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ def compile_one(job: tuple[str, Tile, bool]) -> None:
     torch.cuda.synchronize()
 
 
-def compile_all() -> None:
-    jobs = [(name, tile, True) for name, tiles in TILES.items() for tile in tiles]
-    jobs += [(name, chosen(name), overlap) for name in SHAPES for overlap in (False, True)]
+def compile_all(overlap: bool) -> None:
+    jobs = [(name, tile, overlap) for name, tiles in TILES.items() for tile in tiles]
+    jobs += [(name, chosen(name), either) for name in SHAPES for either in (False, True)]
     with ProcessPoolExecutor(int(os.environ.get("COMPILERS", 14)), mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_one, dict.fromkeys(jobs)))
 
@@ -98,10 +99,11 @@ def check(layers: Layers, tiles: dict[str, Tile], right: tuple[torch.Tensor, ...
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--apart", action="store_true", help="vary tiles without overlapping")
     parser.add_argument("--compile", action="store_true", help="compile only, for a later run")
     args = parser.parse_args()
     started = time.monotonic()
-    compile_all()
+    compile_all(not args.apart)
     print(f"compiled after {time.monotonic() - started:.0f} s", flush=True)
     if args.compile:
         return
@@ -111,8 +113,9 @@ def main() -> None:
     card.let_kernels_overlap(False)
     right = layers.run({}, 0)
     found = {"apart": times({"apart": layers.calls({})})["apart"]}
-    card.let_kernels_overlap(True)
-    variants: dict[str, dict[str, Tile]] = {"overlap": {}}
+    card.let_kernels_overlap(not args.apart)
+    usual = "apart" if args.apart else "overlap"
+    variants: dict[str, dict[str, Tile]] = {usual: {}}
     for name, tiles in TILES.items():
         for tile in tiles:
             if tile != chosen(name):
@@ -127,13 +130,13 @@ def main() -> None:
     best = {}
     for name in SHAPES:
         labels = [label for label in variants if label.startswith(f"{name} ")]
-        label = min([*labels, "overlap"], key=lambda label: found[label])
-        if label != "overlap":
+        label = min([*labels, usual], key=lambda label: found[label])
+        if label != usual:
             best[name] = variants[label][name]
     together = dict(best)
     wrong = check(layers, together, right)
     faults += [f"best together: {wrong}"] if wrong and together else []
-    found |= times({"best together": layers.calls(together), "overlap again": layers.calls({})}, replays=9)
+    found |= times({"best together": layers.calls(together), f"{usual} again": layers.calls({})}, replays=9)
     streamed = {name: replace(together.get(name) or chosen(name), streamed=True) for name in SHAPES}
     found |= times({"best, streamed": layers.calls(streamed)})
     print(

@@ -4,8 +4,9 @@
 
 Times are medians of CUDA graph replays over several sets of KV pages, more than the second-level cache holds. Rows:
 format, tokens held (or pages listed / held), configuration (warps, stages, programs for each multiprocessor, fewest
-pages of one, entries of a scan), microseconds for a layer's two launches, reading those pages as a share of what the
-bandwidth allows, and bf16's best time over this one. Several processes compile the kernels beforehand.
+pages of one, entries of a scan, parts merged at once), microseconds for a layer's two launches, reading those pages as
+a share of what the bandwidth allows, and bf16's best time over this one; `split` is the first launch alone, by the
+default configuration. Several processes compile the kernels beforehand.
 """
 
 import argparse
@@ -22,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from kernels import card
 from kernels.block_index import PageLists
 from kernels.decode_attention import PAGE, PagedKv
+from kernels.decode_attention import triton as launching
 from kernels.decode_attention.triton import DecodeConfig, configuration, make_scratch, paged_decode
 from kernels.kv_codec import (
     FORMATS,
@@ -37,17 +38,16 @@ from kernels.kv_codec import (
     unpack_page_values,
 )
 
-VARIANTS = {  # besides the default, from `configuration`: warps, stages, programs, fewest pages, entries of a scan
-    "exact": [
-        DecodeConfig(4, 3, 2), DecodeConfig(4, 3, 3), DecodeConfig(2, 3, 3), DecodeConfig(4, 2, 4),
-        DecodeConfig(4, 2, 6),
-    ],
-    "16": [DecodeConfig(2, 3, 4, 1, 256), DecodeConfig(2, 3, 3, 1, 256), DecodeConfig(1, 3, 4, 1, 256)],
+VARIANTS = {  # besides the default, from `configuration`
+    "exact": [DecodeConfig(2, 3, 3), DecodeConfig(4, 3, 3), DecodeConfig(4, 3, 2)],
+    "16": [DecodeConfig(2, 3, 4, tile=64), DecodeConfig(2, 3, 3), DecodeConfig(2, 3, 5)],
     "fewer": [
-        DecodeConfig(1, 3, 8, 1, 256), DecodeConfig(1, 3, 7, 1, 256), DecodeConfig(2, 3, 4, 1, 256),
-        DecodeConfig(1, 2, 12, 1, 256), DecodeConfig(1, 3, 8, 2, 256),
+        DecodeConfig(2, 3, 5), DecodeConfig(1, 3, 9), DecodeConfig(1, 3, 8, tile=64), DecodeConfig(1, 3, 7),
+        DecodeConfig(4, 3, 3), DecodeConfig(1, 3, 8, 2),
     ],
 }  # fmt: skip
+FEWEST = {"k3v3": 3, "k2v2": 3}  # so many of these are tried at most
+SPLIT_ALONE = ("4k", "8k", "16k")
 TRIED = ("8k", "128k")  # all variants at these lengths; the best at the others
 SELECTED = (64, 2048)  # pages of a list, of the sequence
 LEAST_SETS, SETS_BYTES = 2, 400 << 20
@@ -62,7 +62,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--d", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=1)
     parser.add_argument("--mass", action="store_true")
-    parser.add_argument("--variants", type=int, default=5, help="configurations tried for each format")
+    parser.add_argument("--variants", type=int, default=8, help="configurations tried for each format")
     parser.add_argument("--compile", action="store_true", help="compile only, for a later run")
     parser.add_argument("--seconds", type=float, default=80, help="stop starting new rows after so long")
     parser.add_argument("--json", type=Path)
@@ -79,11 +79,8 @@ def variants(name: str, d: int, count: int) -> list[DecodeConfig]:
     major, minor = torch.cuda.get_device_capability()
     default = configuration(major * 10 + minor, *bits, d)
     family = "exact" if fmt is None else "16" if sum(bits) == 16 else "fewer"
-    usual = (default.warps, default.stages, default.programs, default.pages)
-    others = [
-        c for c in VARIANTS[family] if (c.warps, c.stages, c.programs, c.pages) != usual or c.scan != default.scan
-    ]
-    return [default, *others][: count + 1]
+    others = [c for c in VARIANTS[family] if c != default]
+    return [default, *others[: min(count, FEWEST.get(name, count))]]
 
 
 class Sets:
@@ -219,10 +216,27 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
-def compile_one(job: tuple[str, DecodeConfig, bool | None, bool, argparse.Namespace]) -> None:
+class _Nothing:
+    """In place of a kernel that is not to be launched."""
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        return lambda *arguments, **options: None
+
+
+def split_alone(name: str, args: argparse.Namespace, config: DecodeConfig) -> str:
+    merging, found = launching.merge_parts, []
+    launching.merge_parts = _Nothing()
+    try:
+        for text in SPLIT_ALONE:
+            found.append(f"{text} {measure(Sets(name, args, tokens_of(text)), config, None):.1f}")
+    finally:
+        launching.merge_parts = merging
+    return f"{name:5} split {shown(config)}: " + "  ".join(found)
+
+
+def compile_one(job: tuple[str, DecodeConfig, bool | None, argparse.Namespace]) -> None:
     """In a process of its own: the kernel lands in Triton's cache on disk."""
-    name, config, listed, overlap, args = job
-    card.let_kernels_overlap(overlap)
+    name, config, listed, args = job
     if listed is None:
         error(name, args, config)
         return
@@ -235,9 +249,7 @@ def compile_all(args: argparse.Namespace) -> int:
     jobs = []
     for name in args.formats.split(","):
         configs = variants(name, args.d, args.variants)
-        jobs += [(name, config, listed, True, args) for config in configs for listed in (False, True)]
-        jobs += [(name, config, None, True, args) for config in configs]
-        jobs.append((name, configs[0], False, False, args))
+        jobs += [(name, config, listed, args) for config in configs for listed in (False, True, None)]
     with ProcessPoolExecutor(int(os.environ.get("COMPILERS", 14)), mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_one, jobs))
     return len(jobs)
@@ -252,7 +264,7 @@ def main() -> None:
         return
     start = time.monotonic()
     limit = bandwidth()
-    rows, exact, faults = [], {}, []
+    rows, exact, faults, alone = [], {}, [], []
     for name in names:
         tried = variants(name, args.d, args.variants)
         for config in tried:
@@ -264,16 +276,13 @@ def main() -> None:
         for text in lengths:
             sets = Sets(name, args, tokens_of(text))
             if text not in TRIED and best is None:
-                best = fairest([r for r in rows if r["format"] == name and r["overlap"]])
+                best = fairest([r for r in rows if r["format"] == name])
             for config in tried if text in TRIED else [best or tried[0]]:
                 if time.monotonic() - start < args.seconds:
                     rows.append(row(sets, text, config, None, limit))
-            if text in TRIED:
-                card.let_kernels_overlap(False)
-                rows.append(row(sets, text, tried[0], None, limit) | {"overlap": False})
-                card.let_kernels_overlap(True)
             del sets
-        best = best or fairest([r for r in rows if r["format"] == name and r["overlap"]])
+        if time.monotonic() - start < args.seconds:
+            alone.append(split_alone(name, args, tried[0]))
         sets = Sets(name, args, SELECTED[1] * PAGE)
         for config in tried:
             if time.monotonic() - start < args.seconds:
@@ -281,27 +290,26 @@ def main() -> None:
         del sets
         torch.cuda.empty_cache()
     for r in rows:
-        if r["format"] == "bf16" and r["overlap"]:
+        if r["format"] == "bf16":
             exact[r["what"]] = min(exact.get(r["what"], r["us"]), r["us"])
     if args.json:
         args.json.write_text(json.dumps([{**r, "config": str(r["config"])} for r in rows]))
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}; d {args.d}, {args.kv_heads} KV heads, group {args.group}")
-    print(f"{time.monotonic() - start:.0f} s in all; {limit / 1e12:.2f} TB/s is 100 %; * apart, without overlapping")
+    print(f"{time.monotonic() - start:.0f} s in all; {limit / 1e12:.2f} TB/s is 100 %")
     print("us (share of reading) by configuration; behind the format how much faster its best is than bf16's")
     for key in dict.fromkeys((r["format"], r["what"]) for r in rows):
         found = [r for r in rows if (r["format"], r["what"]) == key]
         gain = exact.get(key[1], float("nan")) / min(r["us"] for r in found)
-        each = "  ".join(
-            f"{shown(r['config'])}{'' if r['overlap'] else '*'} {r['us']:.1f} ({r['share']:.0%})" for r in found
-        )
+        each = "  ".join(f"{shown(r['config'])} {r['us']:.1f} ({r['share']:.0%})" for r in found)
         print(f"{key[0]:5} {key[1]:>7} x{gain:4.2f}: {each}")
+    print("\n".join(alone))
     print("FAILED: " + "; ".join(faults) if faults else "all checks passed")
     sys.exit(bool(faults))
 
 
 def shown(config: DecodeConfig) -> str:
-    return f"{config.warps}.{config.stages}.{config.programs}.{config.pages}.{config.scan}"
+    return f"{config.warps}.{config.stages}.{config.programs}.{config.pages}.{config.scan}.{config.tile}"
 
 
 def fairest(rows: list[dict]) -> DecodeConfig:
@@ -316,8 +324,7 @@ def fairest(rows: list[dict]) -> DecodeConfig:
 def row(sets: Sets, what: str, config: DecodeConfig, listed: int | None, limit: float) -> dict:
     us = measure(sets, config, listed)
     rate = sets.bytes(listed) / us * 1e6
-    made = {"format": sets.name, "what": what, "config": config, "us": us, "gbs": rate / 1e9, "share": rate / limit}
-    return {**made, "overlap": True}
+    return {"format": sets.name, "what": what, "config": config, "us": us, "gbs": rate / 1e9, "share": rate / limit}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a card, each within its own time: OUT=folder tests/measure/on_card.sh [part...]
-# `first` checks and compiles side by side, then times variants of the kernels one after the other.
+# `first` checks and compiles side by side, then times variants of the kernels one after the other; `again` does so for
+# attention, page selection and whole steps alone.
 set -u
 cd "$(dirname "$0")/../.."
 export PYTHONUNBUFFERED=1 PYTHONPATH=".${PYTHONPATH:+:$PYTHONPATH}"
@@ -43,16 +44,21 @@ test_codec() { tests_of kv_codec 2; }
 test_blocks() { tests_of block_scores; }
 test_prefill() { tests_of prefill_attention 2; }
 graphs() { part graphs 170 6 $PYTEST -n "${GRAPHS:-4}" tests/gpu; }
+doubtful() { # kernel, processes: all of its tests, neighbours in one process as they share kernels, with what fails
+    part "test_$1" 130 60 $PYTEST --tb=short -n "$2" --dist worksteal "tests/kernels/test_triton_$1.py"
+}
 compile_chain() { COMPILERS=4 part compile_chain 150 1 python3 tests/measure/chain_kernel.py --compile; }
 compile_decode() { COMPILERS=6 part compile_decode 170 1 python3 tests/measure/decode_kernel.py --compile; }
 compile_selector() { COMPILERS=4 part compile_selector 150 1 python3 tests/measure/selector_kernel.py --compile; }
 compile_steps() { part compile_steps 170 8 python3 tests/measure/step_card.py --lengths 8k; }
 chain() { part chain 60 46 python3 tests/measure/chain_kernel.py --out "$LOGS/chain.json"; }
-decode() { part decode 90 40 python3 tests/measure/decode_kernel.py --seconds 60 --json "$LOGS/decode.json"; }
+compile_apart() { COMPILERS=3 part compile_apart 130 1 python3 tests/measure/chain_kernel.py --apart --compile; }
+apart() { part apart 50 46 python3 tests/measure/chain_kernel.py --apart --out "$LOGS/apart.json"; }
+decode() { part decode "${DECODE:-90}" 48 python3 tests/measure/decode_kernel.py --seconds 40 --json "$LOGS/decode.json"; }
 selector() { part selector 60 24 python3 tests/measure/selector_kernel.py --variants; }
 codec() { part codec 80 24 python3 tests/measure/selector_kernel.py --codec; }
 steps() {
-    part steps 110 20 python3 tests/measure/step_card.py --lengths "${LENGTHS:-8k,128k,512k}" \
+    part steps "${STEPS:-110}" 20 python3 tests/measure/step_card.py --lengths "${LENGTHS:-8k,128k,512k}" \
         --formats "${FORMATS:-bf16}" --seconds 85 --out "$LOGS/steps.json"
 }
 first() {
@@ -62,6 +68,16 @@ first() {
     # The reply shows the end of what is printed: what decides most comes last.
     cat "$LOGS"/compile_*.end "$LOGS"/test_*.end "$LOGS/graphs.end" "$LOGS"/{selector,decode,chain,steps}.end
 }
+
+coarse_again() { doubtful coarse 4; }
+decode_again() { doubtful decode_attention 8; }
+again() {
+    together decode_again coarse_again compile_again compile_apart compile_selector compile_steps >"$LOGS/together.txt"
+    DECODE=60 STEPS=40
+    for name in steps decode apart selector; do $name >/dev/null; done
+    cat "$LOGS"/compile_*.end "$LOGS"/test_*.end "$LOGS"/{selector,apart,decode,steps}.end
+}
+compile_again() { COMPILERS=8 part compile_decode 130 1 python3 tests/measure/decode_kernel.py --compile; }
 
 linear() { part linear 100 60 python3 tests/measure/linear_kernel.py; }
 prefill() { part prefill 110 14 python3 tests/measure/prefill_kernel.py; }

@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
@@ -38,7 +37,6 @@ from kernels.kv_codec.triton import pack_into, summarize_into, unpack_into
 from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores, reference
 from kernels.page_scores import triton as statistic_scoring
 from kernels.page_scores import triton_coarse as coarse_scoring
-from kernels.page_scores import triton_coarse_runs as runs_scoring
 from kernels.page_selection import triton as selection
 from kernels.page_selection.reference import select_pages
 
@@ -49,17 +47,13 @@ CACHE = 200 << 20
 SELECT_VARIANTS = [
     selection.Config(chunk, digit, warps)
     for chunk, digit, warps in (
-        (1024, 3, 8), (2048, 3, 16), (2048, 2, 16), (4096, 2, 16), (4096, 3, 32), (8192, 2, 16), (8192, 2, 32),
-        (8192, 1, 16), (8192, 3, 32),
+        (1024, 3, 8), (2048, 3, 16), (2048, 2, 16), (4096, 1, 16), (8192, 1, 16), (8192, 1, 32),
     )
 ]  # fmt: skip
-RUNS_VARIANTS = [
-    runs_scoring.Config(*each)
-    for each in (
-        (8, 396, 4, 168), (16, 264, 8, None), (4, 528, 4, None), (4, 792, 4, 128), (8, 1056, 4, 168), (4, 528, 2, None),
-        (8, 264, 8, None), (8, 528, 8, None), (16, 132, 8, None),
-    )
-]  # fmt: skip
+COARSE_VARIANTS = [
+    coarse_scoring.Config(*each)
+    for each in ((8, 396, 4, 168), (4, 528, 4, None), (8, 1056, 4, 168), (8, 792, 4, 168), (8, 264, 8, None))
+]
 FAILED: list[str] = []
 
 
@@ -230,16 +224,16 @@ class CoarseSelector:
             for _ in range(max(3, min(48, CACHE // self.bytes + 1)))
         ]
 
-    def score(self, part: int, scoring: ModuleType = coarse_scoring, config: object | None = None) -> None:
+    def score(self, part: int, config: coarse_scoring.Config | None = None) -> None:
         *inputs, scores = self.sets[part]
-        scoring.score_pages_by_coarse_keys(
+        coarse_scoring.score_pages_by_coarse_keys(
             *inputs, D**-0.5, self.table, self.capacity, self.length, self.budget, self.streaming, scores, config
         )
 
-    def check(self, scoring: ModuleType, config: object | None) -> bool:
+    def check(self, config: coarse_scoring.Config) -> bool:
         q, *summary, scores = self.sets[0]
         scores.fill_(float("nan"))
-        self.score(0, scoring, config)
+        self.score(0, config)
         first = scores[:, : self.known].clone()
         some = torch.randperm(self.known)[:256].cuda()
         rows = torch.where(self.table >= 0, self.table, self.capacity + ~self.table)[some].long()
@@ -247,40 +241,35 @@ class CoarseSelector:
         exact = reference.coarse_scores(query, *(x[:, rows] for x in summary), D**-0.5)[:, 0]
         error = float((first[:, some] - exact).norm() / exact.norm())
         good = bool(first.isfinite().all()) and error < 1e-3
-        expect(good, f"coarse scores of {self.known} pages by {scoring.__name__} {config}: error {error:.1e}")
+        expect(good, f"coarse scores of {self.known} pages by {config}: error {error:.1e}")
         for _ in range(10):
-            self.score(0, scoring, config)
+            self.score(0, config)
             expect(torch.equal(scores[:, : self.known], first), f"coarse scores of {self.known} pages differ: {config}")
         return good
 
 
-def coarse_variants() -> list[tuple[str, ModuleType, object | None]]:
-    shown = "{0.pages},{0.programs},{0.num_warps},{0.registers}"
-    runs = [("runs " + shown.format(config), runs_scoring, config) for config in RUNS_VARIANTS]
-    return [("blocks", coarse_scoring, None), *runs]
-
-
 def time_coarse() -> list[str]:
     table = ["coarse scores, us (GB/s)       " + "".join(f"{length // 1024:>10}k    " for length in LENGTHS)]
-    lines = {name: f"{name:30} " for name, _, _ in coarse_variants()}
+    shown = "pages {0.pages}, programs {0.programs}, {0.num_warps} warps"
+    lines = {config: f"{shown.format(config):30} " for config in COARSE_VARIANTS}
     for length in LENGTHS:
         one = CoarseSelector(length)
-        for name, scoring, config in coarse_variants():
-            if not one.check(scoring, config):
-                lines[name] += "          wrong"
+        for config in COARSE_VARIANTS:
+            if not one.check(config):
+                lines[config] += "          wrong"
                 continue
-            took = microseconds([partial(one.score, part, scoring, config) for part in range(len(one.sets))])
-            lines[name] += f"{took:8.1f} ({one.bytes / took / 1e3:4.0f})"
+            took = microseconds([partial(one.score, part, config) for part in range(len(one.sets))])
+            lines[config] += f"{took:8.1f} ({one.bytes / took / 1e3:4.0f})"
     return [*table, *lines.values()]
 
 
 def compile_one(number: int) -> None:
     """In a process of its own: the kernel lands in Triton's cache on disk."""
-    coarse, one = coarse_variants(), Selector(8192)
-    if number < len(coarse):
-        CoarseSelector(8192).score(0, *coarse[number][1:])
-    elif number < len(coarse) + len(SELECT_VARIANTS):
-        one.select(0, SELECT_VARIANTS[number - len(coarse)])
+    coarse, one = len(COARSE_VARIANTS), Selector(8192)
+    if number < coarse:
+        CoarseSelector(8192).score(0, COARSE_VARIANTS[number])
+    elif number < coarse + len(SELECT_VARIANTS):
+        one.select(0, SELECT_VARIANTS[number - coarse])
     else:
         one.score(0)
         one.select(0)
@@ -288,7 +277,7 @@ def compile_one(number: int) -> None:
 
 
 def compile_all() -> None:
-    count = len(coarse_variants()) + len(SELECT_VARIANTS) + 1
+    count = len(COARSE_VARIANTS) + len(SELECT_VARIANTS) + 1
     with ProcessPoolExecutor(int(os.environ.get("COMPILERS", 14)), mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_one, range(count)))
 

@@ -1,6 +1,8 @@
 """One decode step of a named shape on this card, as it is recorded: with and without overlapping kernels, by variant.
 
-python3 tests/measure/step_card.py [--lengths 8k,128k] [--formats bf16,fp8] [--compare apart,overlap]
+python3 tests/measure/step_card.py [--lengths 8k,128k] [--formats bf16,fp8] [--compare apart,chain,wide]
+
+apart: no kernel overlaps; chain: those of norms and products do; wide: as apart, pages selected by large tiles.
 
 Random weights and KV. Logits of compared steps must be the same to the bit where only the launches differ. Times are of
 replayed graphs, by the card's clock: no host is in them. One step "selects", that is makes its lists, another "reuses"
@@ -31,7 +33,6 @@ from engine.kv_memory import SCORERS
 from engine.patterns import AttentionPolicy, Sparsity
 from engine.random_weights import SHAPES, random_decoder
 from kernels import card
-from kernels.page_scores import triton_coarse, triton_coarse_runs
 from kernels.page_selection import triton as selection
 
 REPLAYS = 12
@@ -55,31 +56,28 @@ def replayed(graph: torch.cuda.CUDAGraph) -> float:
 
 
 class Kind:
-    """How steps are recorded: whether kernels overlap, what scores coarse keys and what selects."""
+    """How steps are recorded: whether kernels overlap, and what selects."""
 
-    def __init__(self, name: str, overlap: bool, score: Callable, select: Callable) -> None:
-        self.name, self.overlap, self.score, self.select = name, overlap, score, select
+    def __init__(self, name: str, overlap: bool, select: Callable) -> None:
+        self.name, self.overlap, self.select = name, overlap, select
 
     def __enter__(self) -> None:
+        self.before = card.overlap_is_wanted()
         card.let_kernels_overlap(self.overlap)
-        graph_decode.score_pages_by_coarse_keys = self.score
         graph_decode.select_page_lists = self.select
 
     def __exit__(self, *error: object) -> None:
-        card.let_kernels_overlap(True)
-        graph_decode.score_pages_by_coarse_keys = triton_coarse.score_pages_by_coarse_keys
+        card.let_kernels_overlap(self.before)
         graph_decode.select_page_lists = selection.select_page_lists
 
 
 def kinds(names: str) -> list[Kind]:
-    blocks, runs = triton_coarse.score_pages_by_coarse_keys, triton_coarse_runs.score_pages_by_coarse_keys
     select = selection.select_page_lists
-    wide = partial(select, config=selection.Config(8192, 2, 16))
+    wide = partial(select, config=selection.Config(8192, 1, 16))
     known = {
-        "apart": Kind("apart", False, blocks, select),
-        "overlap": Kind("overlap", True, blocks, select),
-        "runs": Kind("overlap, runs", True, runs, select),
-        "wide": Kind("overlap, runs, wide", True, runs, wide),
+        "apart": Kind("apart", False, select),
+        "chain": Kind("chain", True, select),
+        "wide": Kind("wide", False, wide),
     }
     return [known[name] for name in names.split(",")]
 
@@ -90,7 +88,7 @@ def main() -> None:
     parser.add_argument("--weights", default="fp8")
     parser.add_argument("--formats", default="bf16")
     parser.add_argument("--lengths", default="8k,128k,512k")
-    parser.add_argument("--compare", default="apart,overlap,runs,wide")
+    parser.add_argument("--compare", default="apart,chain,wide")
     parser.add_argument("--seconds", type=float, default=100, help="stop starting new rows after so long")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -131,7 +129,7 @@ def main() -> None:
                         again = graphs._logits.clone()
                         if not torch.equal(logits, again):
                             faults.append(f"{text} {kv_format} {kind.name} {mode}: repeats differ")
-                        before = seen.setdefault(mode if "runs" not in kind.name else f"{mode}, runs", logits)
+                        before = seen.setdefault(mode, logits)
                         if not torch.equal(logits, before) or not bool(logits.isfinite().all()):
                             faults.append(f"{text} {kv_format} {kind.name} {mode}: other logits than before")
                         if first.variant == ("select", "select"):
@@ -142,12 +140,13 @@ def main() -> None:
             del cache, sequence
             torch.cuda.empty_cache()
     print(f"{torch.cuda.get_device_name()}, {args.shape}, {args.weights}; {time.monotonic() - started:.0f} s")
-    print(f"{'tokens':>6} {'KV':5} {'kind':20} {'exact':>7} {'selects':>8} {'reuses':>7} {'1 of 4':>7} {'capture':>8}")
+    columns = f"{'exact':>7} {'selects':>8} {'reuses':>7} {'1 of 4':>7} {'1 of 8':>7} {'capture':>8}"
+    print(f"{'tokens':>6} {'KV':5} {'kind':8} {columns}")
     for row in rows:
         made, used = row["balanced"], row.get("reuse", row["balanced"])
         print(
-            f"{row['length']:>6} {row['format']:5} {row['kind']:20} {row['exact']:7.3f} {made:8.3f} {used:7.3f} "
-            f"{(made + 3 * used) / 4:7.3f} {row['capture_s']:6.1f} s"
+            f"{row['length']:>6} {row['format']:5} {row['kind']:8} {row['exact']:7.3f} {made:8.3f} {used:7.3f} "
+            f"{(made + 3 * used) / 4:7.3f} {(made + 7 * used) / 8:7.3f} {row['capture_s']:6.1f} s"
         )
     print("FAILED: " + "; ".join(faults) if faults else "all checks passed")
     if args.out:
