@@ -124,7 +124,7 @@ class Settings:
     sparsity_reuse_interval: int = _setting(
         4,
         divisor_of_64,
-        "past 64k so many tokens share a choice of pages",
+        "past 64k so many tokens share a choice of pages, past 256k twice as many",
         key="sparsity.reuse_interval",
     )
     sparsity_score: str = _setting(

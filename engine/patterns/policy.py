@@ -30,7 +30,8 @@ STREAMING_LOCAL = 8192  # what streaming heads read in prefill
 FIRST_LAYERS = 2  # they attend to everything
 FIRST_DENSE = 65536  # up to so many tokens,
 FIRST_BUDGET = 32768  # and to so many past that
-SHARED_FROM = 65536  # positions from here on share the list made at every `reuse_interval`-th
+SHARED_FROM = 65536  # positions from here on share the list made at every `reuse_interval`-th,
+SHARED_TWICE_FROM = 262144  # and from here on that of every second of these
 LARGEST_GATE = 0.5  # of a head that streams
 COMPACT_RATIO = 0.25  # from this forced `streaming_ratio` on, streaming heads keep no more than they read,
 COMPACT_LOCAL = 1024  # which is then less in prefill too
@@ -56,8 +57,8 @@ class Sparsity:
     `crossover`: answers over fewer tokens are dense. `streaming_ratio`: share of KV heads forced to stream; from 25 %
     on they keep sink and newest tokens only (`compact`). `streaming_local`: the newest tokens that they read in
     prefill, and keep then; by default 8192, or 1024 if compact.
-    `reuse_interval`: past 64k so many positions share a list. `score`: a scorer's name or an own scorer.
-    `logical_pages`: tokens of a logical page.
+    `reuse_interval`: past 64k so many positions share a list, past 256k twice as many; 1: none ever do.
+    `score`: a scorer's name or an own scorer. `logical_pages`: tokens of a logical page.
     """
 
     budget: int | None = None
@@ -168,7 +169,14 @@ class AttentionPolicy:
 
     def selection_position(self, position: int) -> int:
         """At which position the list is made that the query at `position` reads."""
-        return position if position < SHARED_FROM else position - position % self.sparsity.reuse_interval
+        return position - position % self.sharing(position)
+
+    def sharing(self, position: int) -> int:
+        """How many positions share a list, around `position`: a divisor of 64, so that they lie in one KV page."""
+        interval = self.sparsity.reuse_interval
+        if position < SHARED_FROM or interval == 1:
+            return 1
+        return interval if position < SHARED_TWICE_FROM else min(2 * interval, PAGE)
 
     def streaming(self, layer: int) -> torch.Tensor | None:
         """bool [kv_heads], or None if no head streams: for `BlockContext.streaming`."""

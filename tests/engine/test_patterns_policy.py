@@ -113,9 +113,19 @@ def test_positions_past_64k_share_the_list_of_every_fourth() -> None:
     balanced = policy("balanced")
     assert [balanced.selection_position(at) for at in (0, 5, 65_535)] == [0, 5, 65_535]
     assert [balanced.selection_position(65_536 + at) - 65_536 for at in range(9)] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
-    assert policy("fast", reuse_interval=1).selection_position(70_001) == 70_001
+    none = policy("fast", reuse_interval=1)
+    assert [none.selection_position(at) for at in (70_001, 300_001)] == [70_001, 300_001]
     at = balanced.selection_position(70_003)
     assert at // PAGE == 70_003 // PAGE  # sharers lie in one KV page, which each of them lists as its own
+
+
+def test_positions_past_256k_share_the_list_of_every_eighth() -> None:
+    balanced, start = policy("balanced"), 262_144
+    assert [balanced.selection_position(start + at) - start for at in range(-5, 17)] == [
+        *(-8, -4, -4, -4, -4), *[0] * 8, *[8] * 8, 16,
+    ]  # fmt: skip
+    widest = policy("fast", reuse_interval=64)
+    assert [widest.sharing(at) for at in (0, 70_000, start)] == [1, 64, 64]  # never more than a KV page
 
 
 STREAMING = torch.tensor([[False, False], [True, False], [True, True], [False, True]])
