@@ -10,11 +10,15 @@ from functools import partial
 import torch
 
 from app.bench.context import filled, make_cache
+from app.bench.limits import milliseconds
 from engine.attention import AttentionPlan
-from engine.cuda.graph_decode import GraphDecoder
+from engine.cache import Sequence
+from engine.cuda.counters import counting
+from engine.cuda.graph_decode import GraphDecoder, Reads
 from engine.kv_memory import SCORERS
 from engine.model import Decoder
 from engine.patterns import AttentionPolicy, Sparsity
+from engine.patterns.policy import SHARED_FROM
 from engine.steps import AheadSteps
 
 STEPS = 64
@@ -23,8 +27,10 @@ _WARM_UP = 4
 
 @dataclass(frozen=True, slots=True)
 class TpotRow:
-    """tpot_ms: wall clock per token, all steps of a run, page completions among them; step_ms: the device's part of one
-    step, by its own clock; read_share: KV pages listed of those held; kernels: launched by one step."""
+    """tpot_ms: wall clock per token, all steps of a run, page completions among them; step_ms: one recorded step by the
+    card's clock, where lists are shared the mean of one that makes them and those that use them; read_share: KV pages
+    listed of those held; kernels: launched by one step; compiles: kernels compiled or loaded and graphs recorded while
+    `STEPS` steps were measured, which should be none."""
 
     mode: str
     kv_format: str
@@ -34,56 +40,77 @@ class TpotRow:
     read_share: float
     selected_share: float
     kernels: int
+    compiles: int
 
 
 def measure_tpot(
     decoder: Decoder, kv_format: str, length: int, modes: list[str], sparsity: Sparsity | None = None
 ) -> list[TpotRow]:
     """One cache, all `modes` over it."""
-    sparsity = sparsity or Sparsity()
-    device, layers = decoder.embed.device, decoder.config.layers
     room = length + (STEPS + _WARM_UP + 4) * (len(modes) + 1)
-    cache = make_cache(decoder.config, kv_format, room, device)
+    cache = make_cache(decoder.config, kv_format, room, decoder.embed.device)
     graphs = GraphDecoder(decoder, cache, SCORERS[0], room)
     graphs.capture()
     sequence = filled(cache, length)
     rows = []
     for mode in modes:
-        plan = AttentionPlan(answering=AttentionPolicy(mode, sparsity, layers))
         cache.prepare(sequence, sequence.length + STEPS + _WARM_UP + 4)
+        policy = AttentionPolicy(mode, sparsity or Sparsity(), decoder.config.layers)
+        rows.append(timed_steps(graphs, sequence, policy, kv_format))
+    return rows
 
-        def nothing(length: int = 0) -> None:
-            pass
 
-        steps = AheadSteps(graphs, sequence, plan, nothing, nothing, STEPS + _WARM_UP + 1)
-        steps.feed(1)
-        for _ in range(_WARM_UP):
-            steps.feed(steps.next())
-        torch.cuda.synchronize()
+def timed_steps(graphs: GraphDecoder, sequence: Sequence, policy: AttentionPolicy, kv_format: str) -> TpotRow:
+    """`STEPS` greedy steps one ahead of the host, of a sequence prepared for `STEPS` + 8 more tokens."""
+    plan, length = AttentionPlan(answering=policy), sequence.length
+
+    def nothing(length: int = 0) -> None:
+        pass
+
+    steps = AheadSteps(graphs, sequence, plan, nothing, nothing, STEPS + _WARM_UP + 1)
+    steps.feed(1)
+    for _ in range(_WARM_UP):
+        steps.feed(steps.next())
+    torch.cuda.synchronize()
+    with counting() as counts:
         started = time.perf_counter()
         for _ in range(STEPS):
             steps.feed(steps.next())
         torch.cuda.synchronize()
         spent = time.perf_counter() - started
-        steps.next()
-        kernels, device_ms = _one_step(partial(graphs.step, sequence, 1, plan))
-        rows.append(
-            TpotRow(
-                mode,
-                kv_format,
-                length,
-                1000 * spent / STEPS,
-                device_ms,
-                plan.counts.answering.share,
-                plan.counts.selecting.share,
-                kernels,
-            )
-        )
-    return rows
+    steps.next()
+    step = partial(graphs.step, sequence, 1, plan)
+    return TpotRow(
+        policy.mode,
+        kv_format,
+        length,
+        1000 * spent / STEPS,
+        step_milliseconds(graphs, sequence, plan),
+        plan.counts.answering.share,
+        plan.counts.selecting.share,
+        _kernels(step),
+        counts.any,
+    )
 
 
-def _one_step(step: Callable[[], object]) -> tuple[int, float]:
-    """(kernels, milliseconds on the device) of one step, by the profiler."""
+def step_milliseconds(graphs: GraphDecoder, sequence: Sequence, plan: AttentionPlan) -> float:
+    """One recorded step on the device, replayed: kernels overlap, so their own times add up to more than this."""
+    variant = graphs.launch(sequence, 1, plan, sequence.length).variant  # sets the inputs; never committed
+    making, using = _with(variant, "reuse", "select"), _with(variant, "select", "reuse")
+    made = milliseconds(graphs.recorded[making].replay)
+    if making == using or sequence.length < SHARED_FROM:
+        return made
+    shared = plan.answering.sparsity.reuse_interval
+    return (made + (shared - 1) * milliseconds(graphs.recorded[using].replay)) / shared
+
+
+def _with(variant: tuple[Reads, Reads], old: Reads, new: Reads) -> tuple[Reads, Reads]:
+    first, rest = variant
+    return new if first == old else first, new if rest == old else rest
+
+
+def _kernels(step: Callable[[], object]) -> int:
+    """Kernels that one step launches, by the profiler."""
     from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
     from torch.profiler import ProfilerActivity, profile
 
@@ -91,5 +118,4 @@ def _one_step(step: Callable[[], object]) -> tuple[int, float]:
         step()
         torch.cuda.synchronize()
     events = [event for event in profiled.events() or () if event.device_type == DeviceType.CUDA]
-    kernels = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
-    return len(kernels), sum(event.device_time_total for event in kernels) / 1000
+    return sum(not event.name.startswith(("Memcpy", "Memset")) for event in events)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from engine.random_weights import SHAPES
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
+WHAT = ("tpot", "ttft", "restore", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure on one shape with one kind of weights."""
+    """What to measure on one shape with one kind of weights. `peer_seconds`: for transformers, in all."""
 
     shape: str
     weights: str
@@ -20,9 +21,10 @@ class BenchPlan:
     modes: tuple[str, ...]
     formats: tuple[str, ...]
     chunk: int | None = None
+    peer_seconds: float = 60
 
     def __post_init__(self) -> None:
-        for field, names in (("what", ("tpot", "ttft")), ("modes", ("exact", "balanced", "fast"))):
+        for field, names in (("what", WHAT), ("modes", ("exact", "balanced", "fast"))):
             wrong = [name for name in getattr(self, field) if name not in names]
             if wrong:
                 raise ValueError(f"{field}: got {wrong[0]!r}, need {', '.join(names)}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +13,10 @@ from app.bench.decode import TpotRow, measure_tpot
 from app.bench.limits import Limits, measure_limits
 from app.bench.plan import WEIGHT_BYTES, BenchPlan
 from app.bench.prefill import TtftRow, measure_ttft
+from app.bench.restore import RestoreRow, measure_restore
+from app.bench.rows import Row, first_token
+from app.bench.torch_attention import torch_tpot, torch_ttft
+from app.bench.transformers_peer import PeerRow, is_installed, measure_transformers
 from engine.kv_memory import bytes_per_token
 from engine.profiles import prefill_chunk_tokens
 from engine.random_weights import SHAPES, random_decoder
@@ -23,111 +27,149 @@ if TYPE_CHECKING:
     from engine.model import Decoder
     from engine.patterns import Sparsity
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure. `share_of_limit`: of what reading memory (tpot) or multiplying (ttft) allows; above 1 means that
-    less was read or multiplied than dense attention needs."""
-
-    what: str
-    mode: str
-    format: str
-    length: int
-    value: float
-    unit: str
-    share_of_limit: float
-    pages_read: float
-    kernels: int | None = None
-    device_ms: float | None = None
-    peak_gib: float | None = None
+Progress = Callable[[str], None]
+TORCH = "torch attention"
 
 
 def measure(
-    plan: BenchPlan, progress: Callable[[str], None], sparsity: Sparsity | None = None
+    plan: BenchPlan, progress: Progress, sparsity: Sparsity | None = None, folder: Path | None = None
 ) -> tuple[Limits, Iterator[Row]]:
-    """The card's limits, and the rows as they are measured."""
-    device = torch.device("cuda")
+    """The card's limits, and the rows as they are measured. `folder`: where snapshots are written for a while."""
     progress("Measuring the card")
-    limits, model = measure_limits(device), SHAPES[plan.shape]
-    progress("Making random weights")
-    decoder = random_decoder(model, plan.weights, device)
-    return limits, _rows(plan, model, decoder, limits, progress, sparsity)
+    limits = measure_limits(torch.device("cuda"))
+    return limits, _rows(plan, limits, progress, sparsity, folder)
 
 
 def _rows(
+    plan: BenchPlan, limits: Limits, progress: Progress, sparsity: Sparsity | None, folder: Path | None
+) -> Iterator[Row]:
+    model, device, done = SHAPES[plan.shape], torch.device("cuda"), []
+    chunk = plan.chunk or prefill_chunk_tokens(model, "cuda")
+    if {"tpot", "ttft", "torch"} & set(plan.what):
+        progress("Making random weights")
+        decoder = random_decoder(model, plan.weights, device)
+        for length in plan.lengths:
+            for row in _ours(plan, model, decoder, limits, length, chunk, progress, sparsity):
+                done.append(row)
+                yield row
+            if "torch" in plan.what:
+                yield from _torch_attention(plan, model, decoder, limits, length, chunk, progress)
+        del decoder
+        torch.cuda.empty_cache()
+    if "restore" in plan.what:
+        for length in plan.lengths:
+            for name in plan.formats:
+                progress(f"Restoring: {length} tokens of {name}, written first")
+                for restored in measure_restore(model, name, length, device, folder, progress):
+                    yield _restore(restored, done)
+                torch.cuda.empty_cache()
+    if "transformers" in plan.what:
+        yield from _transformers(plan, model, limits, progress)
+
+
+def _ours(
     plan: BenchPlan,
     model: ModelConfig,
     decoder: Decoder,
     limits: Limits,
-    progress: Callable[[str], None],
+    length: int,
+    chunk: int,
+    progress: Progress,
     sparsity: Sparsity | None,
 ) -> Iterator[Row]:
-    for length in plan.lengths:
-        for name in plan.formats:
-            if "tpot" in plan.what:
-                progress(f"Time per token: {length} tokens of {name}")
-                for row in measure_tpot(decoder, name, length, list(plan.modes), sparsity):
-                    yield _tpot(row, plan, model, limits)
+    for name in plan.formats:
+        if "tpot" in plan.what:
+            progress(f"Time per token: {length} tokens of {name}")
+            for row in measure_tpot(decoder, name, length, list(plan.modes), sparsity):
+                yield _tpot(row, plan, model, limits)
+            torch.cuda.empty_cache()
+        if "ttft" in plan.what:
+            for mode in plan.modes:
+                progress(f"First token: {length} tokens of {name}, {mode}")
+                yield _ttft(measure_ttft(decoder, name, length, mode, chunk, sparsity), model, limits)
                 torch.cuda.empty_cache()
-            if "ttft" in plan.what:
-                for mode in plan.modes:
-                    progress(f"First token: {length} tokens of {name}, {mode}")
-                    chunk = plan.chunk or prefill_chunk_tokens(model, "cuda")
-                    yield _ttft(measure_ttft(decoder, name, length, mode, chunk, sparsity), model, limits)
-                    torch.cuda.empty_cache()
+
+
+def _torch_attention(
+    plan: BenchPlan, model: ModelConfig, decoder: Decoder, limits: Limits, length: int, chunk: int, progress: Progress
+) -> Iterator[Row]:
+    progress(f"Torch's attention in our engine: {length} tokens")
+    spent = torch_tpot(decoder, length)
+    share = _least_step(plan.weights, model, limits, length, "bf16", 1.0) / spent
+    yield Row("tpot", "exact", "bf16", length, spent, "ms", share, 1.0, device_ms=spent, by=TORCH, note="device alone")
+    torch.cuda.empty_cache()
+    row = torch_ttft(decoder, length, chunk)
+    torch.cuda.empty_cache()
+    share = _least_prompt(model, limits, length) / row.ttft_s
+    yield Row(
+        "ttft", "exact", "bf16", length, row.ttft_s, "s", share, 1.0, peak_gib=row.peak_gib, compiles=row.compiles,
+        by=TORCH,
+    )  # fmt: skip
+
+
+def _transformers(plan: BenchPlan, model: ModelConfig, limits: Limits, progress: Progress) -> Iterator[Row]:
+    name = "transformers"
+    if not is_installed():
+        yield Row("ttft", "exact", "bf16", max(plan.lengths), None, "s", by=name, note="not installed")
+        return
+    for row in measure_transformers(model, plan.lengths, plan.peer_seconds, progress, torch.device("cuda")):
+        yield from _peer(row, model, limits, name)
+
+
+def _peer(row: PeerRow, model: ModelConfig, limits: Limits, name: str) -> Iterator[Row]:
+    note = row.note or "bf16 weights"
+    share = None if row.ttft_s is None else _least_prompt(model, limits, row.length) / row.ttft_s
+    yield Row(
+        "ttft", "exact", "bf16", row.length, row.ttft_s, "s", share, 1.0, peak_gib=row.peak_gib, by=name, note=note
+    )
+    least = _least_step("bf16", model, limits, row.length, "bf16", 1.0)
+    share = None if row.tpot_ms is None else least / row.tpot_ms
+    yield Row("tpot", "exact", "bf16", row.length, row.tpot_ms, "ms", share, 1.0, by=name, note=note)
 
 
 def _tpot(row: TpotRow, plan: BenchPlan, model: ModelConfig, limits: Limits) -> Row:
-    matrices = _matrices(model) - model.vocab_size * model.hidden_size  # the embedding gives one row
-    read = matrices * WEIGHT_BYTES[plan.weights] + row.read_share * row.length * bytes_per_token(model, row.kv_format)
-    least = 1000 * read / limits.read
+    least = _least_step(plan.weights, model, limits, row.length, row.kv_format, row.read_share)
     return Row(
         "tpot", row.mode, row.kv_format, row.length, row.tpot_ms, "ms", least / row.tpot_ms, row.read_share,
-        row.kernels, row.step_ms,
+        row.kernels, row.step_ms, compiles=row.compiles,
     )  # fmt: skip
 
 
 def _ttft(row: TtftRow, model: ModelConfig, limits: Limits) -> Row:
-    matrices = _matrices(model) - 2 * model.vocab_size * model.hidden_size  # logits of one token are wanted
-    attention = 2 * model.layers * model.heads * model.head_dim * row.length**2
-    least = (2 * matrices * row.length + attention) / limits.multiply
     return Row(
-        "ttft", row.mode, row.kv_format, row.length, row.ttft_s, "s", least / row.ttft_s, row.read_share,
-        peak_gib=row.peak_gib,
+        "ttft", row.mode, row.kv_format, row.length, row.ttft_s, "s",
+        _least_prompt(model, limits, row.length) / row.ttft_s, row.read_share, peak_gib=row.peak_gib,
+        compiles=row.compiles,
     )  # fmt: skip
+
+
+def _restore(row: RestoreRow, before: list[Row]) -> Row:
+    said = f"{row.file_bytes / 1e9:.2f} GB; plain read {row.plain_gb_per_s:.2f} GB/s; written in {row.write_s:.1f} s"
+    for mode in ("exact", "balanced"):
+        seconds = first_token(before, mode, row.kv_format, row.length)
+        if seconds is not None:
+            said += f"; {seconds / row.seconds:.1f} x sooner than {mode} reads it"
+    return Row(
+        "restore", row.state, row.kv_format, row.length, row.seconds, "s", row.gb_per_s / row.plain_gb_per_s,
+        gb_per_s=row.gb_per_s, note=f"{row.gb_per_s:.2f} GB/s of {said}",
+    )  # fmt: skip
+
+
+def _least_step(
+    weights: str, model: ModelConfig, limits: Limits, length: int, kv_format: str, read_share: float
+) -> float:
+    """Milliseconds that reading the weights and so much of the KV takes."""
+    matrices = _matrices(model) - model.vocab_size * model.hidden_size  # the embedding gives one row
+    read = matrices * WEIGHT_BYTES[weights] + read_share * length * bytes_per_token(model, kv_format)
+    return 1000 * read / limits.read
+
+
+def _least_prompt(model: ModelConfig, limits: Limits, length: int) -> float:
+    """Seconds that the products of a prompt and its dense attention take."""
+    matrices = _matrices(model) - 2 * model.vocab_size * model.hidden_size  # logits of one token are wanted
+    attention = 2 * model.layers * model.heads * model.head_dim * length**2
+    return (2 * matrices * length + attention) / limits.multiply
 
 
 def _matrices(model: ModelConfig) -> int:
     return sum(prod(shape) for shape in tensor_shapes(model).values())
-
-
-def as_table(rows: Sequence[Row]) -> list[list[str]]:
-    """Cells, with a head line."""
-    head = ["WHAT", "MODE", "KV", "LENGTH", "VALUE", "OF LIMIT", "PAGES READ", "KERNELS", "ON DEVICE", "PEAK"]
-    return [head] + [
-        [
-            row.what,
-            row.mode,
-            row.format,
-            str(row.length),
-            f"{row.value:.3f} {row.unit}",
-            f"{100 * row.share_of_limit:.0f} %",
-            f"{100 * row.pages_read:.1f} %",
-            "-" if row.kernels is None else str(row.kernels),
-            "-" if row.device_ms is None else f"{row.device_ms:.3f} ms",
-            "-" if row.peak_gib is None else f"{row.peak_gib:.1f} GiB",
-        ]
-        for row in rows
-    ]
-
-
-def as_json(plan: BenchPlan, device: str, limits: Limits, rows: Sequence[Row]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "device": device,
-        "shape": plan.shape,
-        "weights": plan.weights,
-        "limits": {"read_bytes_per_s": limits.read, "bf16_flop_per_s": limits.multiply},
-        "rows": [asdict(row) for row in rows],
-    }
