@@ -228,8 +228,9 @@ def _score_coarse(
         sums = _add_quarter(sums, held, steps, query2, there, 2, DIM, WIDE, PACKED)
         sums = _add_quarter(sums, held, steps, query3, there, 3, DIM, WIDE, PACKED)
         # All heads are measured from the page's largest token: the head that scores highest has no sum below 1.
-        top = tl.max(tl.max(sums, 1, keep_dims=True), 2, keep_dims=True) * down
-        weight = tl.max(tl.sum(tl.exp2(sums * down - top), 1, keep_dims=True), 2, keep_dims=True)
-        best = tl.reshape((top + tl.log2(weight)) * 0.6931471805599453, [PAGES])
+        # Subtracted before it is scaled: scaled first, one fused instruction would round only one of the two.
+        top = tl.max(tl.max(sums, 1, keep_dims=True), 2, keep_dims=True)
+        weight = tl.max(tl.sum(tl.exp2((sums - top) * down), 1, keep_dims=True), 2, keep_dims=True)
+        best = tl.reshape((top * down + tl.log2(weight)) * 0.6931471805599453, [PAGES])
         best = tl.where(best == best, best, float("inf"))
         tl.store(scores + page, best, mask=there)
