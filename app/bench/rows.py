@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from app.bench.limits import Limits
 
 OURS = "unabridged"
+FAILED = "FAILED:"  # how the note of a row begins whose part failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ def as_table(rows: Sequence[Row]) -> list[list[str]]:
         ]
         for row in rows
     ]
+
+
+def as_line(row: Row) -> str:
+    """For people who wait: a figure as soon as it is measured."""
+    head, cells = as_table([row])
+    said = [f"{name.lower()} {cell}" for name, cell in zip(head, cells) if name not in _HEAD[:6] and cell != "-"]
+    return ", ".join([" ".join(cells[:6]), *said])
 
 
 def as_json(plan: BenchPlan, device: str, limits: Limits, rows: Iterable[Row]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -14,7 +16,7 @@ from app.bench.limits import Limits, measure_limits
 from app.bench.plan import WEIGHT_BYTES, BenchPlan
 from app.bench.prefill import TtftRow, measure_ttft
 from app.bench.restore import RestoreRow, measure_restore
-from app.bench.rows import Row, first_token
+from app.bench.rows import FAILED, Row, first_token
 from app.bench.torch_attention import torch_tpot, torch_ttft
 from app.bench.transformers_peer import PeerRow, is_installed, measure_transformers
 from engine.kv_memory import bytes_per_token
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from engine.model import Decoder
     from engine.patterns import Sparsity
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 TORCH = "torch attention"
 
@@ -49,45 +52,83 @@ def _rows(
         progress("Making random weights")
         decoder = random_decoder(model, plan.weights, device)
         for length in plan.lengths:
-            for row in _ours(plan, model, decoder, limits, length, chunk, progress, sparsity):
-                done.append(row)
-                yield row
+            for name in plan.formats:
+                if "tpot" in plan.what:
+                    yield from _told(
+                        "tpot", name, length, _tpots(plan, model, decoder, limits, length, name, progress, sparsity)
+                    )
+                for mode in plan.modes if "ttft" in plan.what else ():
+                    progress(f"First token: {length} tokens of {name}, {mode}")
+                    part = _ttfts(decoder, name, length, mode, chunk, sparsity, model, limits)
+                    for row in _told("ttft", name, length, part):
+                        done.append(row)
+                        yield row
             if "torch" in plan.what:
-                yield from _torch_attention(plan, model, decoder, limits, length, chunk, progress)
+                part = _torch_attention(plan, model, decoder, limits, length, chunk, progress)
+                yield from _told("torch", "bf16", length, part)
         del decoder
-        torch.cuda.empty_cache()
     if "restore" in plan.what:
         for length in plan.lengths:
             for name in plan.formats:
                 progress(f"Restoring: {length} tokens of {name}, written first")
-                for restored in measure_restore(model, name, length, device, folder, progress):
-                    yield _restore(restored, done)
-                torch.cuda.empty_cache()
+                yield from _told(
+                    "restore", name, length, _restores(model, name, length, device, folder, done, progress)
+                )
     if "transformers" in plan.what:
-        yield from _transformers(plan, model, limits, progress)
+        yield from _told("transformers", "bf16", max(plan.lengths), _transformers(plan, model, limits, progress))
 
 
-def _ours(
+def _told(what: str, kv_format: str, length: int, part: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a part; where it fails a row that says so, and what comes after it is measured all the same."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        yield from part
+    except Exception as error:
+        log.exception("Measuring %s failed", what)
+        said = str(error).splitlines()
+        yield Row(what, "-", kv_format, length, None, "", note=f"{FAILED} {type(error).__name__}: {(said or [''])[0]}")
+
+
+def _tpots(
     plan: BenchPlan,
     model: ModelConfig,
     decoder: Decoder,
     limits: Limits,
     length: int,
-    chunk: int,
+    kv_format: str,
     progress: Progress,
     sparsity: Sparsity | None,
 ) -> Iterator[Row]:
-    for name in plan.formats:
-        if "tpot" in plan.what:
-            progress(f"Time per token: {length} tokens of {name}")
-            for row in measure_tpot(decoder, name, length, list(plan.modes), sparsity):
-                yield _tpot(row, plan, model, limits)
-            torch.cuda.empty_cache()
-        if "ttft" in plan.what:
-            for mode in plan.modes:
-                progress(f"First token: {length} tokens of {name}, {mode}")
-                yield _ttft(measure_ttft(decoder, name, length, mode, chunk, sparsity), model, limits)
-                torch.cuda.empty_cache()
+    progress(f"Time per token: {length} tokens of {kv_format}")
+    for row in measure_tpot(decoder, kv_format, length, list(plan.modes), sparsity):
+        yield _tpot(row, plan, model, limits)
+
+
+def _ttfts(
+    decoder: Decoder,
+    kv_format: str,
+    length: int,
+    mode: str,
+    chunk: int,
+    sparsity: Sparsity | None,
+    model: ModelConfig,
+    limits: Limits,
+) -> Iterator[Row]:
+    yield _ttft(measure_ttft(decoder, kv_format, length, mode, chunk, sparsity), model, limits)
+
+
+def _restores(
+    model: ModelConfig,
+    kv_format: str,
+    length: int,
+    device: torch.device,
+    folder: Path | None,
+    before: list[Row],
+    progress: Progress,
+) -> Iterator[Row]:
+    for row in measure_restore(model, kv_format, length, device, folder, progress):
+        yield _restore(row, before)
 
 
 def _torch_attention(

@@ -20,7 +20,6 @@ from app.bench.prefill import TtftRow, measure_ttft
 from engine import attention
 from engine.attention import EXACT, AttentionPlan
 from engine.model import Decoder
-from kernels.decode_attention import PagedKv
 
 
 def torch_prefill(
@@ -34,7 +33,7 @@ def torch_prefill(
 
 def torch_decode(
     q: torch.Tensor,
-    kv: PagedKv,
+    kv: Any,
     table: torch.Tensor,
     lists: object,
     length: torch.Tensor,
@@ -44,8 +43,8 @@ def torch_decode(
     tokens: int,
     weights: torch.Tensor | None = None,
 ) -> None:
-    """As `kernels.decode_attention.triton.paged_decode`, for a sequence of `tokens` tokens in the first pages of the
-    pool, in order, and one query."""
+    """As `kernels.decode_attention.triton.paged_decode`, `kv` being a `PagedKv`, for a sequence of `tokens` tokens in
+    the first pages of the pool, in order, and one query."""
     k, v = kv.keys[None, :, :tokens], kv.values[None, :, :tokens]
     q = q.to(k.dtype)
     out.copy_(scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, scale=scale, enable_gqa=True)[0, :, 0][None])

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from app.bench.plot import can_draw, draw
-    from app.bench.rows import as_json, as_table
+    from app.bench.rows import FAILED, as_json, as_line, as_table
     from app.bench.run import measure
 
     line, rows = StatusLine(), []
@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             for row in measured:
                 rows.append(row)
+                line.clear()
+                print(as_line(row), file=sys.stderr, flush=True)
                 if folder is not None:  # what was measured stays, whatever ends this
                     _write(folder, as_json(plan, torch.cuda.get_device_name(), limits, rows), rows)
         finally:  # Ctrl-C, or a length that did not fit: what was measured before is told all the same
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"No picture, as matplotlib is missing; later: unabridged bench --plot {file}", file=sys.stderr)
     finally:
         line.clear()
-    return 0
+    return int(any(row.note.startswith(FAILED) for row in rows))
 
 
 def _plan(args: argparse.Namespace) -> BenchPlan:

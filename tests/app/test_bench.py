@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from app.bench import plot, restore
 from app.bench.plan import BenchPlan
 from app.bench.restore import measure_restore
-from app.bench.rows import Row, as_table, first_token
+from app.bench.rows import Row, as_line, as_table, first_token
 from app.bench.transformers_peer import make_model
 from app.bench.transformers_peer import measure_transformers as measure_peer
 from app.cli import main
@@ -135,8 +136,26 @@ def test_the_table_tells_what_there_is_and_why_there_is_nothing() -> None:
     assert dict(zip(head, lines[1]))["COMPILES"] == "0"
     assert dict(zip(head, lines[2]))["VALUE"] == "-"
     assert dict(zip(head, lines[2]))["NOTE"] == "not installed"
+    assert as_line(ROWS[1]) == (
+        "tpot unabridged exact fp8 8192 3.250 ms, of limit 60 %, pages read 100.0 %, kernels 306, on device 3.000 ms, "
+        "compiles 0"
+    )
     assert first_token(ROWS, "exact", "fp8", 8192) == 2.5
     assert first_token(ROWS, "balanced", "fp8", 8192) is None
+
+
+def test_a_part_that_fails_says_so_and_the_next_is_measured() -> None:
+    pytest.importorskip("triton")
+    from app.bench.run import _told
+
+    def failing() -> Iterator[Row]:
+        yield ROWS[0]
+        raise RuntimeError("no room\nat all")
+
+    rows = [*_told("ttft", "fp8", 8192, failing()), *_told("tpot", "fp8", 8192, iter(ROWS[1:2]))]
+    assert rows[0] == ROWS[0]
+    assert (rows[1].what, rows[1].value, rows[1].note) == ("ttft", None, "FAILED: RuntimeError: no room")
+    assert rows[2] == ROWS[1]
 
 
 def found() -> dict[str, Any]:

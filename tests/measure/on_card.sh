@@ -11,8 +11,9 @@ mkdir -p "$LOGS"
 PYTEST="python3 -m pytest -q --no-header -p no:cacheprovider --maxfail=8"
 
 part() { # name, seconds, lines shown, command...
-    local name=$1 seconds=$2 lines=$3 from=$SECONDS
+    local name=$1 seconds=$2 lines=$3 from=$SECONDS left=$((${END:-1000000} - SECONDS))
     shift 3
+    ((seconds <= left)) || seconds=$((left > 1 ? left : 1))
     timeout "$seconds" "$@" >"$LOGS/$name.log" 2>&1
     local rc=$?
     {
@@ -86,6 +87,36 @@ bench() {
         --modes exact,balanced --formats "${FORMATS:-bf16}" --what "${WHAT:-tpot,ttft}" --out "$OUT"
 }
 profile() { part profile 90 60 python3 tests/measure/profile_card.py; }
+
+# What `second` runs: the starter model as models/starter.gguf, gguf on PYTHONPATH for argmax and compiles.
+ada_of() { # shape, _compile or nothing, seconds
+    part "ada$2_$1" "$3" 16 python3 tests/measure/ada.py --shapes "$1" --seconds 40 ${2:+--compile} \
+        --out "$LOGS/ada$2_$1.json"
+}
+compile_ada_llama() { ada_of llama-3-8b _compile 115; }
+compile_ada_qwen() { ada_of qwen3-4b _compile 115; }
+compile_restore() {
+    part compile_restore 115 4 python3 -m app.cli bench --what ttft --lengths 8k --formats k4v4,fp8 --modes exact,balanced
+}
+compile_torch() { part compile_torch 115 6 python3 -m app.cli bench --what torch --lengths 8k; }
+ada() { for shape in llama-3-8b qwen3-4b; do ada_of "$shape" "" 55; done; }
+argmax() { part argmax 110 12 python3 tests/measure/argmax.py --threads 3 --out "$LOGS/argmax.json"; }
+compiles() { part compiles 140 30 python3 tests/measure/question_compiles.py --seconds 100 --out "$LOGS/compiles.json"; }
+peers() { # torch's attention in our engine, transformers
+    part peers 110 12 python3 -m app.cli bench --what torch,transformers --peer-seconds 60 --lengths "${PEERS:-8k,32k,128k}" \
+        --out "$LOGS/peers"
+}
+restore() {
+    part restore 75 12 python3 -m app.cli bench --what ttft,restore --lengths "${RESTORE:-32k}" --formats k4v4,fp8 \
+        --modes exact,balanced --out "$LOGS/restore"
+}
+second() {
+    END=$((SECONDS + ${WITHIN:-278})) PEERS=${PEERS:-8k,128k} # no part runs past END
+    together compile_ada_llama compile_ada_qwen compile_restore compile_torch argmax compiles >"$LOGS/together.txt"
+    for name in ada restore peers; do $name >/dev/null; done
+    cat "$LOGS"/compile_{restore,torch}.end "$LOGS"/ada_compile_*.end "$LOGS"/{compiles,argmax,peers,restore}.end \
+        "$LOGS"/ada_{qwen3-4b,llama-3-8b}.end
+}
 
 for name in "${@:-first}"; do $name; done
 tar -czf "$OUT/logs.tgz" -C "$OUT" logs && rm -r "$LOGS"
