@@ -1,7 +1,7 @@
 """Apps killed at any moment: the files are sound, no accepted question is lost, no answer after a restart is wrong.
 
-CI kills a few. UNABRIDGED_KILLS=90 (of each format) and UNABRIDGED_STARTER_KILLS=20 are the 200; the first with a tiny
-random model, whose answers change with any error in its KV.
+Left out unless asked for: UNABRIDGED_KILLS=90 (of each format) and UNABRIDGED_STARTER_KILLS=20 are the 200; the
+first with a tiny random model, whose answers change with any error in its KV.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ from tests.app import kill_child
 from tests.engine.tiny_models import make_model, save_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
-KILLS = int(os.environ.get("UNABRIDGED_KILLS", "2"))
+KILLS = int(os.environ.get("UNABRIDGED_KILLS", "0"))
 STARTER_KILLS = int(os.environ.get("UNABRIDGED_STARTER_KILLS", "0"))
 WORDS = ("lamp", "oil", "keeper", "tower", "well", "garden", "Bergen", "metres", "book", "weather", "evening", "pages")
 
@@ -124,7 +124,8 @@ def kill_often(folder: Path, model: Path, kv_format: str, files: list[Path], tim
     return phases
 
 
-@pytest.mark.parametrize("kv_format", ["k8v4", "bf16"] if KILLS > 2 else ["k8v4"])
+@pytest.mark.skipif(not KILLS, reason="minutes; UNABRIDGED_KILLS=90")
+@pytest.mark.parametrize("kv_format", ["k8v4", "bf16"])
 def test_kills(tmp_path: Path, kv_format: str) -> None:
     model = save_folder(make_model("llama", max_position=8192, layers=4), tmp_path / "tiny")
     files = write_files(tmp_path, 3, 60)
@@ -133,4 +134,4 @@ def test_kills(tmp_path: Path, kv_format: str) -> None:
 
 @pytest.mark.skipif(not STARTER_KILLS, reason="minutes; UNABRIDGED_STARTER_KILLS=20")
 def test_kills_of_the_starter_model(tmp_path: Path, starter_model: Path) -> None:
-    kill_often(tmp_path, starter_model, "bf16", write_files(tmp_path, 2, 40), STARTER_KILLS, 60.0)
+    kill_often(tmp_path, starter_model, "bf16", write_files(tmp_path, 2, 15), STARTER_KILLS, 30.0)

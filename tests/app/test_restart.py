@@ -18,7 +18,7 @@ from tests.app.small_pdfs import FACTS, write_pdf
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-LONG_PAGES = int(os.environ.get("UNABRIDGED_LONG_PAGES", "40"))  # 100 pages are some 4,000 tokens
+LONG_PAGES = int(os.environ.get("UNABRIDGED_LONG_PAGES", "0"))  # 100 pages are some 3,700 tokens
 QUESTIONS = ("Who built the lighthouse?", "How deep is the well?")
 
 
@@ -59,6 +59,7 @@ def test_a_conversation_goes_on_after_a_restart(
     assert second["computed_tokens"] < 60
 
 
+@pytest.mark.skipif(not LONG_PAGES, reason="minutes; UNABRIDGED_LONG_PAGES=40, or any number of pages")
 def test_a_kill_in_the_middle_of_reading_goes_on_from_the_last_checkpoint(starter_model: Path, tmp_path: Path) -> None:
     pdf = write_pdf(tmp_path / "long.pdf", FACTS * (LONG_PAGES // len(FACTS)))
     killed = run_child(tmp_path / "data", starter_model, pdf, QUESTIONS[0], "die-reading")
@@ -68,13 +69,13 @@ def test_a_kill_in_the_middle_of_reading_goes_on_from_the_last_checkpoint(starte
     for file in (tmp_path / "without").glob("kvcache.db*"):
         file.unlink()
     resumed = run_child(tmp_path / "data", starter_model, pdf, QUESTIONS[1])
-    again = run_child(tmp_path / "without", starter_model, pdf, QUESTIONS[1])
     assert resumed is not None
-    assert again is not None
     print(f"killed at {killed}, then restored {resumed['restored_tokens']} of {resumed['prompt_tokens']} tokens")
-    assert again["reused_tokens"] == 0
     assert 128 <= resumed["restored_tokens"] == resumed["reused_tokens"] <= killed["of"]
     assert resumed["restored_tokens"] + resumed["computed_tokens"] == resumed["prompt_tokens"]
+    again = run_child(tmp_path / "without", starter_model, pdf, QUESTIONS[1])
+    assert again is not None
+    assert again["reused_tokens"] == 0
     assert resumed["answer"] == again["answer"]
 
 

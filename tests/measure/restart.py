@@ -25,6 +25,7 @@ from engine.weights import open_model
 from storage import SnapshotStore
 
 QUOTA = 10**12
+QUESTION = 40  # tokens behind the document, where the app has a checkpoint
 TEXT = "The keeper of lamp {n} wrote {n} lines about the weather, the oil and the ships that passed before noon. "
 
 
@@ -37,7 +38,8 @@ def one_run(model: Path, folder: Path, tokens: int, kv_format: str) -> dict[str,
         with SnapshotStore.open(folder, QUOTA) as store:
             result: dict[str, object] = {}
             wall, cpu, answer = time.perf_counter(), time.process_time(), []
-            for event in engine.generate(ids, Sampling(max_tokens=16), conversation="a", snapshots=store):
+            asks = {"conversation": "a", "checkpoints": [tokens - QUESTION], "snapshots": store}
+            for event in engine.generate(ids, Sampling(max_tokens=16), **asks):
                 if isinstance(event, Token):
                     if not answer:
                         result |= {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
@@ -45,7 +47,8 @@ def one_run(model: Path, folder: Path, tokens: int, kv_format: str) -> dict[str,
                 elif isinstance(event, Done):
                     result |= {"restored": event.stats.restored_tokens, "computed": event.stats.computed_tokens}
             began = time.perf_counter()
-            store.put("a", engine.fingerprint, engine.export("a", engine.live_tokens("a")))
+            for kept in engine.kept_tokens("a"):
+                store.put("a", engine.fingerprint, engine.export("a", kept))
             result |= {"answer": answer, "write_s": time.perf_counter() - began, "disk": store.stats().file_bytes}
             return result
 
