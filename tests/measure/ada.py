@@ -213,17 +213,16 @@ def main() -> None:
     print(profile.reason, flush=True)
     results = []
     for name in args.shapes.split(","):
-        shape: Shape | None = None
+        found: dict[str, Any] = {"shape": name}
         try:
             shape = Shape(name, profile, time.monotonic() + args.seconds)
+            found = shape.found
             say(shape=name, estimated_context=shape.estimate, needed=WANTED, kv_bytes_per_token=shape.token)
             largest(shape, args.compile)
         except Exception as error:
             traceback.print_exc(file=sys.stdout)
-            failed = f"{type(error).__name__}: {error}"
-            results.append({"shape": name, "faults": [failed]})
-        if shape is not None:
-            results.append(shape.found)
+            found.setdefault("faults", []).append(f"{type(error).__name__}: {error}")
+        results.append(found)
         torch.cuda.empty_cache()
         if args.out:
             args.out.write_text(json.dumps(results, indent=1, default=str))
