@@ -101,7 +101,7 @@ compile_restore() {
 compile_torch() { part compile_torch 115 6 python3 -m app.cli bench --what torch --lengths 8k; }
 ada() { for shape in llama-3-8b qwen3-4b; do ada_of "$shape" "" 55; done; }
 argmax() { part argmax 110 12 python3 tests/measure/argmax.py --threads 3 --out "$LOGS/argmax.json"; }
-compiles() { part compiles 140 30 python3 tests/measure/question_compiles.py --seconds 100 --out "$LOGS/compiles.json"; }
+compiles() { part compiles 140 8 python3 tests/measure/question_compiles.py --seconds 100 --out "$LOGS/compiles.json"; }
 peers() { # torch's attention in our engine, transformers
     part peers 110 12 python3 -m app.cli bench --what torch,transformers --peer-seconds 60 --lengths "${PEERS:-8k,32k,128k}" \
         --out "$LOGS/peers"

@@ -135,6 +135,9 @@ def main() -> None:
                 args.out.write_text(json.dumps(lines, indent=1))
     asked = [line for line in lines if line["event"] == "question"]
     during = sum(line["any"] for line in asked)
+    for line in asked:
+        if line["any"]:
+            print(f"{line['start']}, {line['question']}: {line['counts'][:300]}")
     print(f"{len(asked)} questions, {during} compiled, loaded or recorded during them", flush=True)
     for start, most in MOST_SECONDS.items():
         for line in lines:
