@@ -7,6 +7,7 @@ CI takes a sample of the formats, UNABRIDGED_ALL_FORMATS=1 all of them.
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,13 @@ def pair(folder: Path, monkeypatch: pytest.MonkeyPatch, **options) -> list[Engin
     """Two engines of one model, as before and after a restart; blocks of two pages."""
     monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 2)
     model = make_model("llama", layers=4, max_position=4096)
-    options = {"sparsity": SPARSE} | options
-    return [tiny_engine(folder, model=model, prefill_chunk=128, **options) for _ in range(2)]
+    settings: dict[str, Any] = {"sparsity": SPARSE} | options
+    return [tiny_engine(folder, model=model, prefill_chunk=128, **settings) for _ in range(2)]
 
 
 def compare(engines: list[Engine], mode: str) -> None:
     """A turn, its continuation, a branch from the document, an edited question, a branch inside of the document."""
-    how = {"mode": mode, "reading": mode}
+    how: dict[str, Any] = {"mode": mode, "reading": mode}
     stayed, again = engines
     store, first = Store(), random_ids(DOCUMENT) + random_ids(30, 1)
     answered = turn(stayed, first, conversation="a", checkpoints=[DOCUMENT], save_to=store, tokens=24, **how)
@@ -80,7 +81,7 @@ def test_every_format_and_policy(tmp_path, monkeypatch, kv_format, mode):
     [found for found in ALL if found[1] != "exact"] if os.environ.get("UNABRIDGED_ALL_FORMATS") else [("k8v4", "fast")],
 )
 def test_two_pools(tmp_path, monkeypatch, kv_format, mode):
-    options = {"kv_format": kv_format, "gates": GATES, "sparsity": sparsity_of(mode, TWO_POOLS)}
+    options: dict[str, Any] = {"kv_format": kv_format, "gates": GATES, "sparsity": sparsity_of(mode, TWO_POOLS)}
     engines = pair(tmp_path, monkeypatch, **options)
     assert engines[0].blocks.exact_only
     compare(engines, mode)
