@@ -15,6 +15,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.patterns import CoarseKeys, Scorer, summary_layout
+from kernels import cpu_jit
 from kernels.append_kv import append_kv
 from kernels.decode_attention import PAGE, PagedKv
 from kernels.kv_codec import (
@@ -115,6 +116,7 @@ class KvMemory:
         self._firsts = None if heads is None else [0, *accumulate(heads)]
         self.device, self.packs = device, kv_format not in EXACT_DTYPES
         self.dtype = EXACT_DTYPES.get(kv_format, torch.bfloat16)
+        self._compiled = device.type == "cpu" and cpu_jit.available()
         self.exact_pages = exact_pages if self.packs else pages
         self.packed_pages = pages if self.packs else 0
         self.keys = torch.empty(*shape, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
@@ -145,7 +147,13 @@ class KvMemory:
 
     def write(self, layer: int, slots: SequenceOf[tuple[int, int]], k: torch.Tensor, v: torch.Tensor) -> None:
         """k and v [t, kv_heads, d] into the exact pool, at runs of (first slot, tokens)."""
-        append_kv(self.layers[layer].keys, self.layers[layer].values, slots, k, hadamard(v) if self.packs else v)
+        kv, v = self.layers[layer], hadamard(v) if self.packs else v
+        if self._compiled and k.shape[0] == 1 and k.dtype == v.dtype == torch.float32:
+            from kernels.append_kv.cpu import append_one
+
+            append_one(kv.arrays[0], kv.arrays[1], slots[0][0], k, v)
+        else:
+            append_kv(kv.keys, kv.values, slots, k, v)
 
     def copy_page(self, source: int, target: int, tokens: int) -> None:
         """The first `tokens` tokens of an exact page."""

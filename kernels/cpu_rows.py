@@ -84,7 +84,7 @@ def row_products(context, rows, first, count, queries, scores):
 
 @intrinsic
 def add_rows(context, rows, first, count, weights, out):
-    """out[g] += sum over n < count of weights[g, n] * rows[first + n]; weights [group, ...] and out [group, d] float32."""
+    """out[g] += sum over n < count of weights[g, n] * rows[first + n]; weights [group, ...], out [group, d] float32."""
 
     def generate(context, builder, signature, args):
         entry, width, start, stride = _rows_from(context, builder, signature, args)

@@ -7,10 +7,8 @@ import torch
 
 from kernels import cpu_jit
 from kernels.decoder_layer import StepState, layer_step, next_queries
-from kernels.linear import DenseWeight, linear, pack_int4, pack_int8
-from kernels.rms_norm import reference as norms
-from kernels.rope import reference as turning
-from kernels.swiglu import reference as gating
+from kernels.decoder_layer.reference import begin, finish
+from kernels.linear import DenseWeight, pack_int4, pack_int8
 
 pytestmark = pytest.mark.skipif(not cpu_jit.available(), reason=cpu_jit.unavailable_reason() or "compiled")
 HIDDEN, FFN, HEADS, KV_HEADS, D, EPS = 96, 160, 6, 2, 16, 1e-5
@@ -40,18 +38,6 @@ def make_layer(random, qkv, others, bias, normed):
     )
 
 
-def one_by_one(x, layer, angles, attended_of):
-    normed = norms.rms_norm(x, layer.attn_norm, EPS)
-    rows = linear(normed, layer.qkv).unflatten(1, (-1, D))
-    q, k, v = rows.split((HEADS, KV_HEADS, KV_HEADS), 1)
-    if layer.q_norm is not None:
-        q, k = norms.rms_norm(q, layer.q_norm, EPS), norms.rms_norm(k, layer.k_norm, EPS)
-    q, k = turning.rope(q, *angles), turning.rope(k, *angles)
-    x = x + linear(attended_of(q, k, v).flatten(1), layer.o)
-    normed = norms.rms_norm(x, layer.ffn_norm, EPS)
-    return (q, k, v), x + linear(gating.swiglu(linear(normed, layer.gate_up)), layer.down)
-
-
 @pytest.mark.parametrize(("qkv", "others"), [(nibbles, nibbles), (int8, int8), (int8, nibbles)])
 @pytest.mark.parametrize(("bias", "normed"), [(False, False), (True, False), (False, True)])
 def test_two_layers(qkv, others, bias, normed, random):
@@ -71,7 +57,8 @@ def test_two_layers(qkv, others, bias, normed, random):
     for layer, step in zip(layers, steps, strict=True):
         assert step is not None
         next_queries(state, EPS, finished, attended, step)
-        wanted, expected = one_by_one(expected, layer, angles, attended_of)
+        wanted = begin(expected, layer, EPS, (HEADS, KV_HEADS), angles)
+        expected = finish(expected, attended_of(*wanted), layer, EPS)
         for got, want in zip((q, k, v), wanted, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
         finished, attended = step, attended_of(q, k, v)

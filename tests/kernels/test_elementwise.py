@@ -124,3 +124,17 @@ def test_exp_of_negative_numbers():
     torch.testing.assert_close(got[:-2].double(), x[:-2].double().exp(), rtol=1e-6, atol=0)
     assert (got[-2:] < 1e-37).all()
     assert got[20001] == 1.0
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_compiled_append(dtype, random):
+    from kernels.append_kv.cpu import append_one
+    from kernels.cpu_jit import as_numpy
+
+    stores = [torch.zeros(3, 128, 8, dtype=dtype) for _ in range(4)]
+    k, v = (torch.randn(1, 5, 8, generator=random)[:, :3] for _ in range(2))
+    append_kv(stores[0], stores[1], [(77, 1)], k, v)
+    append_one(as_numpy(stores[2]), as_numpy(stores[3]), 77, k, v)
+    assert torch.equal(stores[0], stores[2])
+    assert torch.equal(stores[1], stores[3])
