@@ -11,7 +11,7 @@ from engine.weights.names import layer_shapes, tensor_shapes
 
 GIB = 2**30
 CARD_WEIGHTS = ("bf16", "fp8", "int4")
-LIBRARIES = GIB // 4  # workspaces of matrix products, recorded graphs
+LIBRARIES = GIB // 2  # workspaces of matrix products, recorded graphs, gaps between the allocator's blocks
 LEAST_CONTEXT = 4096  # a card that holds fewer tokens beside the weights does not fit the model
 TINY_SHARE = 1 / 32  # of the memory: a model that is smaller in bf16 stays so, packing it would win nothing
 

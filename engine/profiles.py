@@ -4,6 +4,7 @@ Which profile a machine gets is decided in engine.profile_rules, from what engin
 """
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -70,8 +71,10 @@ def cpu_kernels() -> tuple[bool, str]:
 
 
 def keep_compiled_kernels(folder: Path) -> None:
-    """Keep compiled kernels in `folder` if they cannot be kept beside their source. Call before an engine is loaded."""
+    """Keep compiled kernels in `folder`: Triton's unless TRITON_CACHE_DIR says where, numba's if they cannot be kept
+    beside their source. Call before an engine is loaded."""
     cpu_jit.keep_compiled(folder)
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
 
 
 def prefill_chunk_tokens(model: ModelConfig, device: str = "cpu", largest: int | None = None) -> int:

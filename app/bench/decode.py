@@ -100,7 +100,7 @@ def step_milliseconds(graphs: GraphDecoder, sequence: Sequence, plan: AttentionP
     made = milliseconds(graphs.recorded[making].replay)
     if making == using or sequence.length < SHARED_FROM:
         return made
-    shared = plan.answering.sparsity.reuse_interval
+    shared = plan.answering.sharing(sequence.length)
     return (made + (shared - 1) * milliseconds(graphs.recorded[using].replay)) / shared
 
 

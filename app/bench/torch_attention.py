@@ -68,13 +68,13 @@ def torch_tpot(decoder: Decoder, length: int) -> float:
 
     device = decoder.embed.device
     cache = make_cache(decoder.config, "bf16", length + 64, device)
+    with replaced(graph_decode, "paged_decode", partial(torch_decode, tokens=length + 1)):
+        graphs = graph_decode.GraphDecoder(decoder, cache, SCORERS[0], length + 64)
+        graphs.capture()  # takes pages of its own for a while
     sequence = filled(cache, length)
     cache.prepare(sequence, length + 64)
     if sequence.table != list(range(len(sequence.table))):
         raise RuntimeError("table: got pages apart, need the first ones in order")
-    with replaced(graph_decode, "paged_decode", partial(torch_decode, tokens=length + 1)):
-        graphs = graph_decode.GraphDecoder(decoder, cache, SCORERS[0], length + 64)
-        graphs.capture()
     return step_milliseconds(graphs, sequence, AttentionPlan(answering=EXACT))
 
 

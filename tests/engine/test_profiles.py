@@ -1,6 +1,7 @@
 """The profile chooser: machines that do not exist get the right row, field by field; what cannot be is refused in
 words; and what `look` finds on a machine that torch is made to describe."""
 
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_weights_that_do_not_fit_name_what_does():
     assert "decode weights int4 (5." in caught.value.hint
     with pytest.raises(DoesNotFitError, match=r"has 22\.0 GiB; as fp8 6\d\.\d GiB; as int4 3\d\.\d GiB") as caught:
         check_weights(LLAMA_70B, "bf16", 22 * GIB, "a card", kv, chunk)
-    assert "models of up to some 40." in caught.value.hint
+    assert "models of up to some 39." in caught.value.hint
     assert "the CPU" in caught.value.hint
     with pytest.raises(DoesNotFitError) as caught:
         check_weights(LLAMA_3_8B, "f32+packed", 16 * GIB, "the CPU", kv, chunk)
@@ -368,3 +369,14 @@ def test_a_missing_c_compiler_is_named_with_its_packages(monkeypatch):
         assert words in hint
     monkeypatch.setattr(machine.shutil, "which", lambda name: "/usr/bin/clang" if name == "clang" else None)
     assert machine.c_compiler_hint() == ""
+
+
+def test_compiled_kernels_go_where_the_app_keeps_its_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiles.cpu_jit, "_places", list(profiles.cpu_jit._places))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    profiles.keep_compiled_kernels(tmp_path)
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    profiles.keep_compiled_kernels(tmp_path)
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert tmp_path in profiles.cpu_jit._places
