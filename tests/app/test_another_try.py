@@ -38,6 +38,7 @@ class Script:
     largest_prompt: int = 8192
     kv_format: str = "bf16"
     fingerprint: str = "x"
+    kv_bytes_per_token: int = 100
     profile: Any = field(default_factory=lambda: SimpleNamespace(name="cpu"))
 
     def generate(self, ids: Any, sampling: Any, *, cancel: Any, **_: Any) -> Iterator[Any]:
