@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.errors import AppError, as_app_error
@@ -26,49 +27,70 @@ MOST_PENDING_BYTES = 128 * 2**20
 BATCH_BYTES = 32 * 2**20
 
 
+PARTS = ":parts"
+"""Ends the name under which the engine keeps what a conversation reads in parts."""
+
+
+def owner_of(name: str) -> str:
+    """The conversation that the engine's KV of this name belongs to: it owns the rows, and they go with it."""
+    return name.removesuffix(PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A row to be written. interim: of use until a later one of its owner stands."""
+
+    owner: str
+    fingerprint: str
+    row: Any
+    interim: bool
+
+
 class SnapshotWriter:
-    """Writes rows to the store in the background, in the order given. close() writes what is left."""
+    """Writes rows to the store in a thread of its own, in the order given. close() writes what is left.
+
+    Nothing here but `forget`, `flush` and `close` waits for the disk.
+    """
 
     def __init__(self, store: SnapshotStore, stored: Callable[[str], None] = lambda conversation_id: None) -> None:
-        """`stored` is called when all of a conversation's rows have been handed over."""
+        """`stored` is called, in the writer's thread, when all of a conversation's rows have been dealt with."""
         self.store, self.stored = store, stored
         self.problem: AppError | None = None
-        self._rows: deque[tuple[str, str, Any]] = deque()  # (owner, fingerprint, row)
-        self._keys: set[tuple[str, str]] = set()  # (owner, key) of the rows that wait
+        self._rows: deque[_Waiting] = deque()
+        self._keys: set[tuple[str, str]] = set()  # (owner, key) of the rows that wait or are being written
         self._bytes = 0
-        self._discards: list[tuple[str, str, str]] = []  # (owner, key, what must have been written before)
+        self._afterwards: list[tuple[str, Callable[[], None]]] = []  # (owner, what follows when none of its rows waits)
         self._closing = False
         self._wake = threading.Condition()
         self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
         self._thread.start()
 
-    def offer(self, owner: str, fingerprint: str, row: Any) -> bool:
-        """Takes a row unless too much waits already."""
+    def offer(self, owner: str, fingerprint: str, row: Any, *, interim: bool = False, most: int | None = None) -> bool:
+        """Takes a row unless too much waits already: `most` bytes, MOST_PENDING_BYTES where that is not said."""
+        most = MOST_PENDING_BYTES if most is None else most
         with self._wake:
-            if self._bytes and self._bytes + len(row.payload) > MOST_PENDING_BYTES:
+            if self._bytes and self._bytes + row_size(row) > most:
                 return False
-            self._rows.append((owner, fingerprint, row))
+            self._rows.append(_Waiting(owner, fingerprint, row, interim))
             self._keys.add((owner, row.key))
-            self._bytes += len(row.payload)
+            self._bytes += row_size(row)
             self._wake.notify_all()
         return True
 
     def claim(self, owner: str, keys: Sequence[str]) -> None:
         """Rows that another conversation wrote are this one's too: deleting that one must not take them away."""
-        if not keys:
-            return
-        try:
-            self.store.claim(owner, keys)
-        except Exception as error:
-            self.problem = as_app_error(error)
-            log.warning("Snapshot rows were not shared: %s", self.problem)
+        if keys:
+            claimed = list(keys)
+            self._then(owner, lambda: self.store.claim(owner, claimed))
 
-    def discard(self, owner: str, key: str, *, after: str) -> None:
-        """Gives up a row once `after`, which replaces it, has been written ("": at once), and it itself if it waits."""
-        with self._wake:
-            self._discards.append((owner, key, after))
-            self._wake.notify_all()
+    def complete(self, owner: str, last: str) -> None:
+        """All of a conversation has been handed over; `last` is the key of the row at its end.
+
+        What reads under way have left behind is of no use then.
+        """
+        self._then(owner, lambda: self.store.settle(owner, last))
+        self._then(owner, lambda: self.stored(owner))
 
     def waiting(self, owner: str, key: str) -> bool:
         with self._wake:
@@ -78,17 +100,17 @@ class SnapshotWriter:
         """Deletes an owner's rows, stored and waiting. Returns when they are gone."""
         with self._writing:
             with self._wake:
-                kept = [entry for entry in self._rows if entry[0] != owner]
-                self._rows = deque(kept)
-                self._discards = [entry for entry in self._discards if entry[0] != owner]
-                self._keys = {(other, row.key) for other, _, row in kept}
-                self._bytes = sum(len(row.payload) for _, _, row in kept)
+                self._rows = deque(waits for waits in self._rows if waits.owner != owner)
+                self._afterwards = [entry for entry in self._afterwards if entry[0] != owner]
+                self._keys = {(waits.owner, waits.row.key) for waits in self._rows}
+                self._bytes = sum(row_size(waits.row) for waits in self._rows)
+                self._wake.notify_all()
             self.store.forget(owner)
 
     def flush(self) -> None:
-        """Returns when all rows offered so far are written, and replaced ones given up."""
+        """Returns when all rows offered so far are written, and what follows them is done."""
         with self._wake:
-            self._wake.wait_for(lambda: not self._keys and not self._discards)
+            self._wake.wait_for(lambda: not self._keys and not self._afterwards)
 
     def close(self) -> None:
         with self._wake:
@@ -96,71 +118,89 @@ class SnapshotWriter:
             self._wake.notify_all()
         self._thread.join()
 
+    def _then(self, owner: str, work: Callable[[], None]) -> None:
+        with self._wake:
+            self._afterwards.append((owner, work))
+            self._wake.notify_all()
+
     def _loop(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._rows or self._discards or self._closing)
-                if not self._rows and not self._discards:
+                self._wake.wait_for(lambda: self._rows or self._afterwards or self._closing)
+                if not self._rows and not self._afterwards:
                     return
             with self._writing:
                 self._write(self._batch())
-                self._give_up()
+                self._follow_up()
 
-    def _give_up(self) -> None:
-        """Discards what has been replaced by now."""
+    def _follow_up(self) -> None:
+        """Does, in order, what waited for rows that have been written by now."""
         with self._wake:
-            due = [entry for entry in self._discards if self._written(*entry)]
-        for owner, key, _ in due:
+            busy = {owner for owner, _ in self._keys}
+            due = [entry for entry in self._afterwards if entry[0] not in busy]
+        for _, work in due:
             try:
-                self.store.discard(owner, [key])
+                work()
             except Exception as error:
                 self.problem = as_app_error(error)
-                log.warning("A replaced snapshot row was not removed: %s", self.problem)
+                log.warning("What follows the writing of a snapshot was not done: %s", self.problem)
         with self._wake:
-            self._discards = [entry for entry in self._discards if entry not in due]
+            self._afterwards = [entry for entry in self._afterwards if entry not in due]
             self._wake.notify_all()
 
-    def _written(self, owner: str, key: str, after: str) -> bool:
-        return (owner, key) not in self._keys and (owner, after) not in self._keys
-
-    def _batch(self) -> list[tuple[str, str, Any]]:
+    def _batch(self) -> list[_Waiting]:
         """Rows of one owner and fingerprint, about BATCH_BYTES; they count as waiting until they are written."""
-        batch: list[tuple[str, str, Any]] = []
+        batch: list[_Waiting] = []
         size = 0
         with self._wake:
-            while self._rows and size < BATCH_BYTES and (not batch or self._rows[0][:2] == batch[0][:2]):
+            while self._rows and size < BATCH_BYTES and (not batch or _together(self._rows[0], batch[0])):
                 batch.append(self._rows.popleft())
-                size += len(batch[-1][2].payload)
+                size += row_size(batch[-1].row)
         return batch
 
-    def _write(self, batch: list[tuple[str, str, Any]]) -> None:
+    def _write(self, batch: list[_Waiting]) -> None:
         if not batch:
             return
-        owner, fingerprint, _ = batch[0]
+        first, interim = batch[0], {waits.row.key for waits in batch if waits.interim}
         try:
-            self.store.put(owner, fingerprint, [row for _, _, row in batch])
+            self.store.put(first.owner, first.fingerprint, [waits.row for waits in batch], interim)
             self.problem = None
         except Exception as error:
             self.problem = as_app_error(error)
             log.warning("A snapshot was not written: %s", self.problem)
         with self._wake:
-            for _, _, row in batch:
-                self._keys.discard((owner, row.key))
-                self._bytes -= len(row.payload)
+            for waits in batch:
+                self._keys.discard((waits.owner, waits.row.key))
+                self._bytes -= row_size(waits.row)
             self._wake.notify_all()
 
 
+def _together(one: _Waiting, other: _Waiting) -> bool:
+    return (one.owner, one.fingerprint) == (other.owner, other.fingerprint)
+
+
+def row_size(row: Any) -> int:
+    """Bytes of a row, without making a payload that has not been made yet."""
+    size = getattr(row, "size", None)
+    return len(row.payload) if size is None else size
+
+
 class KnownKeys(Container[str]):
-    """Which rows need no export: stored already (`stored` collects them), or waiting to be written for `owner`."""
+    """Which rows need no export: stored already (`stored` collects them), or waiting to be written for `owner`.
+
+    `last`: the key asked for last, which is the row at the end of what was exported.
+    """
 
     def __init__(self, writer: SnapshotWriter, owner: str) -> None:
         self.writer = writer
         self.owner = owner
         self.stored: list[str] = []
+        self.last = ""
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False
+        self.last = key
         if self.writer.store.is_stored([key]):
             self.stored.append(key)
             return True
@@ -186,7 +226,8 @@ def export_when_idle(service: EngineService, writer: SnapshotWriter, conversatio
                     time.sleep(0.01)
                     yield
                 yield
-        writer.claim(conversation_id, known.stored)
-        writer.stored(conversation_id)
+        if known.last:
+            writer.claim(conversation_id, known.stored)
+            writer.complete(conversation_id, known.last)
 
     service.when_idle(conversation_id, task)

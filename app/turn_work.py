@@ -203,7 +203,7 @@ class TurnWork:
         from engine import Checkpoint, Done, Prefilled, Reused, Token
 
         engine = self.app.engine_service.loaded()
-        long_read = LongRead(engine, self.app.snapshot_writer, self.conversation_id)
+        long_read = LongRead(engine, self.app.snapshot_writer, self.conversation_id, plan.checkpoint)
         clock = ReadingClock()
         ids: list[int] = []
         looked: list[Looked] = []
@@ -246,7 +246,6 @@ class TurnWork:
                         read_done=event.done, read_total=event.total, eta_s=clock.remaining(event.done, event.total)
                     )
                 elif isinstance(event, Done):
-                    long_read.end(plan.checkpoint)
                     if self.app.settings.mode == "exact" and event.stats.sparse_tokens:
                         job.update(warnings=(*job.state.warnings, SPARSE_BEFORE))
                     self._end(job, face, writer, plan, ids, text, event.stats, looked)

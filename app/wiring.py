@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from app.document_tokens import DocumentTokens
 from app.errors import WrongUse, as_app_error
 from app.gates import gates_for
 from app.jobs import EngineService
-from app.keeping import keep_leaving
+from app.keeping import Leaving
 from app.model_face import ModelFace, open_face
 from app.models import ModelInfo, Models
 from app.paths import Paths
@@ -230,7 +229,7 @@ def engine_loader(
         except Exception as error:
             raise as_app_error(error) from error
         if writer is not None:
-            engine.before_unload = partial(keep_leaving, engine, writer)
+            engine.before_unload = Leaving(engine, writer)
         return engine
 
     return load

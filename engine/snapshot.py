@@ -32,28 +32,52 @@ _MAGIC = b"UKV1"
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotBlock:
-    """A fixed number of KV pages. `first_token`: position of `token_ids[0]`; `parent`: the block before or the root."""
+class Copied:
+    """KV copied out of the cache, uint8 [bytes] in host memory, not yet a payload: making one takes time."""
 
-    key: str
-    parent: str
-    first_token: int
-    token_ids: tuple[int, ...]
-    payload: bytes
+    header: dict[str, object]
+    data: torch.Tensor
+
+    def encode(self) -> bytes:
+        """Header length, header as JSON, tensors."""
+        data = self.data.numpy().data
+        text = json.dumps(self.header | {"crc32": zlib.crc32(data)}, separators=(",", ":")).encode()
+        return b"".join((_MAGIC, struct.pack("<I", len(text)), text, data))
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotCheckpoint:
-    """Everything from the end of block `parent` (or the root) to the end of the prefix.
+class SnapshotRow:
+    """`first_token`: position of `token_ids[0]`; `parent`: the block before or the root.
 
-    Its key begins with `reading_tag` of the policy that it was read by.
+    `payload` is made when it is asked for, in the thread that asks; `size`: about its bytes.
     """
 
     key: str
     parent: str
     first_token: int
     token_ids: tuple[int, ...]
-    payload: bytes
+    copied: Copied
+
+    @property
+    def size(self) -> int:
+        return self.copied.data.numel()
+
+    @property
+    def payload(self) -> bytes:
+        return self.copied.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBlock(SnapshotRow):
+    """A fixed number of KV pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCheckpoint(SnapshotRow):
+    """Everything from the end of block `parent` (or the root) to the end of the prefix.
+
+    Its key begins with `reading_tag` of the policy that it was read by.
+    """
 
 
 class SnapshotReader(Protocol):
@@ -124,8 +148,7 @@ def export_rows(
         if key not in known:
             if cache.demoted(sequence, first // PAGE, (first + size) // PAGE):
                 return
-            payload = encode(cache, sequence, first, first + size)
-            yield SnapshotBlock(key, parent, first, tuple(ids), payload)
+            yield SnapshotBlock(key, parent, first, tuple(ids), copy_out(cache, sequence, first, first + size))
         parent = key
     first = final // pages_per_block * size
     ids = sequence.ids[first:]
@@ -134,8 +157,8 @@ def export_rows(
     key = reading_tag(reading) + _key(parent, sound + bytes(sequence.made_by[first:]), ids, reading)[16:]
     if key not in known and not cache.demoted(sequence, first // PAGE):
         window = cache if isinstance(cache, TwoPoolCache) else None
-        payload = encode(cache, sequence, first, sequence.length, window)
-        yield SnapshotCheckpoint(key, parent, first, tuple(ids), payload)
+        copied = copy_out(cache, sequence, first, sequence.length, window)
+        yield SnapshotCheckpoint(key, parent, first, tuple(ids), copied)
 
 
 def _shape(cache: KvCache) -> dict[str, object]:
@@ -151,14 +174,15 @@ def _shape(cache: KvCache) -> dict[str, object]:
     }
 
 
-def encode(cache: KvCache, sequence: Sequence, first: int, end: int, window: TwoPoolCache | None = None) -> bytes:
-    """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`: header length, header as JSON, tensors.
+def copy_out(cache: KvCache, sequence: Sequence, first: int, end: int, window: TwoPoolCache | None = None) -> Copied:
+    """Tokens `first` (a multiple of 64) to `end` - 1 of `sequence`; nothing that happens to them later changes it.
 
     `window`: with what streaming heads keep of the whole sequence, in their pool of this cache.
     """
-    data = _tensors(cache, runs(sequence.table, PAGE, first, end))
+    parts = _tensors(cache, runs(sequence.table, PAGE, first, end))
     if window is not None:
-        data += _tensors(window.window, window.window_runs(sequence))
+        parts += _tensors(window.window, window.window_runs(sequence))
+    data = torch.cat(parts).cpu() if parts else torch.empty(0, dtype=torch.uint8)  # one copy from the card
     header = _shape(cache) | {
         "first": first,
         "ids": sequence.ids[first:end].tolist(),
@@ -166,24 +190,28 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int, window: Two
         "packed": [page < 0 for page in sequence.table[first // PAGE : -(-end // PAGE)]],
         "reading": reading_of(sequence.reading, sequence.dense_until, end),
         "sound": end <= sequence.sound_until,
-        "crc32": zlib.crc32(data),
     }
     if window is not None:
         header["window"] = True
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return _MAGIC + struct.pack("<I", len(text)) + text + data
+    return Copied(header, data)
 
 
-def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> bytes:
-    """What lies in `slots`, store by store."""
+def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
+    """The payload of these tokens, as `copy_out` takes them."""
+    return copy_out(cache, sequence, first, end).encode()
+
+
+def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> list[torch.Tensor]:
+    """What lies in `slots`, store by store, uint8."""
     parts: list[torch.Tensor] = []
     for stored, unit, packed in cache.memory.stores():
         chosen = [
             stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
         ]
         if chosen:
-            parts.append(torch.cat(chosen, dim=1).view(torch.uint8).flatten())
-    return torch.cat(parts).cpu().numpy().tobytes() if parts else b""  # one copy from the card, not one a store
+            whole = chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
+            parts.append(whole.contiguous().view(torch.uint8).flatten())
+    return parts
 
 
 def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:

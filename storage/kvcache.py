@@ -9,8 +9,10 @@ Rows are content-addressed: their key says all that shaped them, so an equal key
 
 import logging
 import shutil
+import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -25,13 +27,17 @@ from storage.snapshot_queries import (
     add_owner,
     ancestors,
     batches,
+    drop_interim,
     evict,
     fetch,
     held,
     insert,
+    interim_of,
     is_ids,
+    keep_interim,
     keys_json,
     linked,
+    mark_interim,
     need_owner,
     row_bytes,
     shrink,
@@ -42,6 +48,7 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_NAME = "kvcache.db"
 MOST_QUOTA_BYTES = 200 * 10**9
+TICK = 1e-5  # seconds that tell two uses apart
 FREE_PAGES_KEPT = 1024  # 64 MB of freed pages wait for re-use before the file is made smaller
 
 
@@ -58,7 +65,9 @@ class SnapshotStore:
     def __init__(self, file: SnapshotFile, quota_bytes: int) -> None:
         self.quota_bytes = quota_bytes
         self._file = file
-        self._touched: dict[str, float] = {}
+        self._times_lock = threading.Lock()
+        self._touched: dict[str, None] = {}  # rows read since times of use were written, the latest last
+        self._latest: float | None = None  # the newest time of use in the file
         self._too_large: set[str] = set()  # owners whose snapshots were cut short, said once each
 
     @classmethod
@@ -69,8 +78,13 @@ class SnapshotStore:
         return cls(SnapshotFile(Path(folder) / SNAPSHOT_NAME), quota_bytes)
 
     def close(self) -> None:
+        def work(db: Database) -> None:
+            with db.atomic():
+                self._store_times(db)
+
         try:
-            self._file.write(lambda db: None if not self._touched else self._store_times(db))
+            if self._touched:
+                self._file.write(work)
         except StorageError as error:
             log.warning("times of use were not stored: %s", error)
         self._file.close()
@@ -130,13 +144,18 @@ class SnapshotStore:
             log.warning("snapshot %s is damaged and is removed; its tokens will be computed again", key)
             self._remove(key)
             return None
-        self._touched[key] = time.time()
+        with self._times_lock:
+            self._touched.pop(key, None)
+            self._touched[key] = None
         return SnapshotRow(kind, key, parent, first_token, unpack_ids(ids), payload)
 
     # Writing
 
-    def put(self, owner: str, fingerprint: str, rows: Iterable[SnapshotLike]) -> int:
+    def put(self, owner: str, fingerprint: str, rows: Iterable[SnapshotLike], interim: Container[str] = ()) -> int:
         """Stores rows (each after its parent) for `owner`, evicting the least recently used ones of others if needed.
+
+        interim: keys of checkpoints that are of use until a later one stands. When such a row is stored, the owner's
+        interim ones before it go in the same commit; what is stored anew without it, claimed or kept by `settle` stays.
 
         Returns the bytes newly written; a row that is stored already, and every stored ancestor, only gets one more
         owner. If the rows alone exceed the quota the leading ones are stored and the rest is left out, also when they
@@ -148,7 +167,8 @@ class SnapshotStore:
         written = 0
         for batch in batches(rows):
             own.update(key for row in batch for key in (row.key, row.parent))
-            done, stored = self._file.write(lambda db, batch=batch: self._put_batch(db, owner, fingerprint, batch, own))
+            work = partial(self._put_batch, owner=owner, fingerprint=fingerprint, batch=batch, own=own, interim=interim)
+            done, stored = self._file.write(work)
             written += done
             if stored < len(batch):
                 break
@@ -161,22 +181,25 @@ class SnapshotStore:
         def work(db: Database) -> None:
             with db.atomic():
                 add_owner(db, owner, keys)
+                keep_interim(db, owner, keys)
 
         self._file.write(work)
 
-    def discard(self, owner: str, keys: Sequence[str]) -> None:
-        """Gives up rows that newer ones have replaced; they are removed unless others own them or build on them."""
+    def settle(self, owner: str, last: str) -> None:
+        """A read has ended and `last` is what it came to: if that is stored, the owner's interim rows go."""
 
         def work(db: Database) -> None:
             with db.atomic():
-                db.execute(f"DELETE FROM owners WHERE owner = ? AND key {IN_KEYS}", (owner, keys_json(keys)))
-                db.execute(
-                    f"DELETE FROM snapshots WHERE key {IN_KEYS} AND key NOT IN (SELECT key FROM owners)"
-                    " AND key NOT IN (SELECT parent FROM snapshots)",
-                    (keys_json(keys),),
-                )
+                if db.execute("SELECT 1 FROM owners WHERE owner = ? AND key = ?", (owner, last)).fetchone():
+                    keep_interim(db, owner, [last])
+                    drop_interim(db, owner)
 
-        self._file.write(work)
+        if self._has_interim(owner):
+            self._file.write(work)
+
+    def _has_interim(self, owner: str) -> bool:
+        query = "SELECT 1 FROM interim WHERE owner = ?"
+        return self._file.read(lambda db: db.execute(query, (owner,)).fetchone() is not None, False)
 
     def forget(self, owner: str) -> None:
         """Removes every row that nobody else owns, so that its bytes are gone from the file."""
@@ -186,6 +209,7 @@ class SnapshotStore:
             try:
                 with db.atomic():
                     db.execute("DELETE FROM pinned_owners WHERE owner = ?", (owner,))
+                    db.execute("DELETE FROM interim WHERE owner = ?", (owner,))
                     db.execute("DELETE FROM owners WHERE owner = ?", (owner,))
                     db.execute("DELETE FROM snapshots WHERE key NOT IN (SELECT key FROM owners)")
                 shrink(db, keep_pages=0)
@@ -270,14 +294,21 @@ class SnapshotStore:
             log.warning("damaged snapshot %s could not be removed: %s", key, error)
 
     def _put_batch(
-        self, db: Database, owner: str, fingerprint: str, batch: Sequence[SnapshotRow], own: Collection[str]
+        self,
+        db: Database,
+        owner: str,
+        fingerprint: str,
+        batch: Sequence[SnapshotRow],
+        own: Collection[str],
+        interim: Container[str],
     ) -> tuple[int, int]:
         """(bytes written, rows of the batch that are stored now)."""
-        moment = time.time()
         with db.atomic():
-            self._store_times(db)
+            moment = self._store_times(db)
             batch, known = linked(db, fingerprint, batch)
             own = {*own, *ancestors(db, [row.key for row in batch] + [row.parent for row in batch])}
+            own |= interim_of(db, owner)  # they go when a later one stands, not for one that may not fit
+            before = frozenset(known)
             now, new = held(db), sum(row_bytes(row) for row in batch if row.key not in known)
             now -= evict(db, now + new - self.quota_bytes, protected=own)
             written = stored = 0
@@ -292,7 +323,11 @@ class SnapshotStore:
                     written += size
                 stored += 1
             keys = [row.key for row in batch[:stored]]
+            passing = [key for key in keys if key in interim and key not in before]
             add_owner(db, owner, keys)
+            keep_interim(db, owner, [key for key in keys if key not in interim])
+            if passing:
+                mark_interim(db, owner, passing)
             db.execute(f"UPDATE snapshots SET last_used = ? WHERE key {IN_KEYS}", (moment, keys_json(keys)))
         shrink(db, keep_pages=FREE_PAGES_KEPT)
         return written, stored
@@ -302,9 +337,20 @@ class SnapshotStore:
             self._too_large.add(owner)
             log.warning("the snapshot of %s does not fit into the quota of %d bytes", owner, self.quota_bytes)
 
-    def _store_times(self, db: Database) -> None:
-        touched, self._touched = self._touched, {}
+    def _store_times(self, db: Database) -> float:
+        """Writes when rows were read -> a time later than all of these and than any other in the file.
+
+        So the order of use holds, which is all that counts, also when the clock was set back.
+        """
+        with self._times_lock:
+            touched, self._touched = list(self._touched), {}
+        latest = self._latest
+        if latest is None:
+            latest = db.execute("SELECT max(CAST(last_used AS REAL)) FROM snapshots").fetchone()[0] or 0.0
+        moment = max(time.time(), latest + TICK)
+        self._latest = moment + TICK * len(touched)
         db.conn.executemany(
-            "UPDATE snapshots SET last_used = max(last_used, ?) WHERE key = ?",
-            [(moment, key) for key, moment in touched.items()],
+            "UPDATE snapshots SET last_used = ? WHERE key = ?",
+            [(moment + TICK * number, key) for number, key in enumerate(touched)],
         )
+        return self._latest

@@ -12,7 +12,7 @@ from sqlite_utils import Database
 
 from storage.connection import connect, pragma
 from storage.errors import FolderNotWritable, StorageError, translate
-from storage.snapshot_schema import SCHEMA_VERSION, create_tables
+from storage.snapshot_schema import INTERIM, SCHEMA_VERSION, create_tables
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,18 @@ class Unsound(Exception):
 
 
 class SnapshotFile:
-    """One writing connection, any number of reading ones. Opening raises FolderNotWritable or another StorageError."""
+    """One writing connection, any number of reading ones. Opening raises FolderNotWritable or another StorageError.
+
+    `lock` is held as long as a write lasts, which may be seconds on a slow disk; `_readers_lock` for a moment only, so
+    that reading never waits for writing. Where both are needed `lock` is taken first.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.RLock()
+        self._readers_lock = threading.Lock()
         self._closed = False
-        self._generation = 0
+        self._generation = 0  # odd while the file is being started anew
         self._idle_readers: list[Database] = []
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,9 +123,11 @@ class SnapshotFile:
 
     def close(self) -> None:
         with self.lock:
-            if not self._closed:
+            with self._readers_lock:
+                if self._closed:
+                    return
                 self._closed = True
-                self._close_connections()
+            self._close_connections()
 
     def _attempt(self, work: Callable[[Database], Result]) -> Result:
         try:
@@ -146,6 +153,8 @@ class SnapshotFile:
                 create_tables(writer)
             elif version != SCHEMA_VERSION:
                 raise Unsound(f"it has version {version}, this app uses {SCHEMA_VERSION}")
+            elif "interim" not in writer.table_names():
+                writer.executescript(INTERIM)
         except BaseException:
             writer.close()
             raise
@@ -158,12 +167,15 @@ class SnapshotFile:
             raise translate(error, self.path) from error
 
     def _restart(self, reason: str) -> None:
-        self._generation += 1
+        with self._readers_lock:
+            self._generation += 1 + self._generation % 2  # stays odd if this fails and is tried again
         self._identity = _NO_FILE  # should this fail, the next write tries again
         self._close_connections()
         self._delete(reason)
         self._writer = self._reopen()
         self._identity = self._file_identity()
+        with self._readers_lock:
+            self._generation += 1
 
     def _delete(self, reason: str) -> None:
         log.warning("%s is started anew, snapshots will be computed again: %s", self.path.name, reason)
@@ -189,7 +201,7 @@ class SnapshotFile:
                 log.warning("%s", problem)
 
     def _take_reader(self) -> tuple[Database, int]:
-        with self.lock:
+        with self._readers_lock:
             self._need_open()
             generation = self._generation
             if self._idle_readers:
@@ -197,15 +209,17 @@ class SnapshotFile:
         return connect(self.path, READER_PRAGMAS, read_only=True), generation
 
     def _give_reader(self, reader: Database, generation: int) -> None:
-        with self.lock:
+        with self._readers_lock:
             if generation == self._generation and not self._closed:
                 self._idle_readers.append(reader)
                 return
         reader.close()
 
     def _close_connections(self) -> None:
-        while self._idle_readers:
-            self._idle_readers.pop().close()
+        with self._readers_lock:
+            idle, self._idle_readers = self._idle_readers, []
+        for reader in idle:
+            reader.close()
         self._writer.close()
 
     def _file_identity(self) -> tuple[int, int] | None:

@@ -124,6 +124,41 @@ def add_owner(db: Database, owner: str, keys: Sequence[str]) -> None:
     db.execute(query, (keys_json(keys), owner))
 
 
+def mark_interim(db: Database, owner: str, keys: Sequence[str]) -> None:
+    """`keys`, new rows in their order, stand only until a later one does: what stood so far goes, and all but the last
+    of them."""
+    drop_interim(db, owner)
+    db.conn.executemany("INSERT OR IGNORE INTO interim (owner, key) VALUES (?, ?)", [(owner, key) for key in keys[-1:]])
+    give_up(db, owner, keys[:-1])
+
+
+def keep_interim(db: Database, owner: str, keys: Sequence[str]) -> None:
+    """Those of `keys` that were to stand for a while only are there to stay."""
+    db.execute(f"DELETE FROM interim WHERE owner = ? AND key {IN_KEYS}", (owner, keys_json(keys)))
+
+
+def interim_of(db: Database, owner: str) -> set[str]:
+    return {row[0] for row in db.execute("SELECT key FROM interim WHERE owner = ?", (owner,))}
+
+
+def drop_interim(db: Database, owner: str) -> None:
+    keys = sorted(interim_of(db, owner))
+    db.execute("DELETE FROM interim WHERE owner = ?", (owner,))
+    give_up(db, owner, keys)
+
+
+def give_up(db: Database, owner: str, keys: Sequence[str]) -> None:
+    """Rows that `owner` does not need; they are removed unless others own them or build on them."""
+    if not keys:
+        return
+    db.execute(f"DELETE FROM owners WHERE owner = ? AND key {IN_KEYS}", (owner, keys_json(keys)))
+    db.execute(
+        f"DELETE FROM snapshots WHERE key {IN_KEYS} AND key NOT IN (SELECT key FROM owners)"
+        " AND key NOT IN (SELECT parent FROM snapshots)",
+        (keys_json(keys),),
+    )
+
+
 def evict(db: Database, need_bytes: int, protected: Collection[str]) -> int:
     if need_bytes <= 0:
         return 0

@@ -12,6 +12,14 @@ import numpy as np
 from sqlite_utils import Database
 
 SCHEMA_VERSION = 1
+INTERIM = """
+    CREATE TABLE IF NOT EXISTS interim (
+        owner TEXT NOT NULL,
+        key TEXT NOT NULL REFERENCES snapshots (key) ON DELETE CASCADE,
+        PRIMARY KEY (owner, key)
+    ) STRICT, WITHOUT ROWID;
+"""
+"""Checkpoints of reads under way: each goes when a later one of its owner stands, and when the read has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ def create_tables(db: Database) -> None:
             ) STRICT, WITHOUT ROWID;
             CREATE INDEX owners_by_key ON owners (key);
             CREATE TABLE pinned_owners (owner TEXT PRIMARY KEY) STRICT;
+            {INTERIM}
             PRAGMA user_version = {SCHEMA_VERSION};
         """)
 

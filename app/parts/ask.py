@@ -13,7 +13,7 @@ from app.parts.state import PartState
 from app.passages import condense
 from app.plan import SMALL_PASSAGES
 from app.prompts import QUESTION_LEAD, DocumentText, PromptWriter, UserTurn, document_foot, document_head, page_text
-from app.snapshots import KnownKeys
+from app.snapshots import PARTS, KnownKeys
 from app.tasks import WINDOW, Task, says_nothing
 from app.thinking import split_thinking
 from app.turn import Passage
@@ -38,7 +38,7 @@ OFFER_PAUSE_S = 0.01
 
 def parts_name(conversation_id: str) -> str:
     """Under which name the engine keeps the KV of the window that is being read."""
-    return f"{conversation_id}:parts"
+    return conversation_id + PARTS
 
 
 @dataclass(frozen=True, slots=True)

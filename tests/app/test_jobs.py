@@ -223,6 +223,7 @@ def test_a_row_that_waits_for_another_conversation_is_written_for_both(tmp_path:
         known = KnownKeys(writer, "three")
         assert row.key in known  # a checkpoint that is stored is known, and can be claimed
         writer.claim("three", known.stored)
+        writer.flush()
         assert list(store.owners()) == ["three", "two"]
         writer.close()
 

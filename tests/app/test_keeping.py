@@ -1,15 +1,14 @@
 """What is kept while a long read goes on, what is kept of conversations that leave memory, and what is stored once."""
 
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from app import keeping
-from app.keeping import LongRead, keep_leaving, not_kept
-from app.snapshots import SnapshotWriter
-from engine import Checkpoint, Done, Engine, Prefilled
+from app.keeping import Leaving, LongRead, not_kept
+from app.snapshots import KnownKeys, SnapshotWriter
+from engine import Checkpoint, Engine, Prefilled
 from storage import SnapshotStore
 from tests.engine.tools import random_ids, tiny_engine, turn
 
@@ -31,7 +30,7 @@ def engine(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 def read(engine: Engine, writer: SnapshotWriter, ids: list[int], stop_at: int = 10**9) -> LongRead:
     """Read as a turn of the app does, up to `stop_at` tokens: there the app dies."""
-    long_read = LongRead(engine, writer, "a")
+    long_read = LongRead(engine, writer, "a", 900)
     for event in engine.generate(ids, conversation="a", checkpoints=[900], snapshots=writer.store):
         if isinstance(event, Checkpoint):
             long_read.checkpoint(event.tokens)
@@ -39,10 +38,19 @@ def read(engine: Engine, writer: SnapshotWriter, ids: list[int], stop_at: int = 
             long_read.step()
             if event.done >= stop_at:
                 break
-        elif isinstance(event, Done):
-            long_read.end(900)
     writer.flush()
     return long_read
+
+
+def store_what_there_is(engine: Engine, writer: SnapshotWriter) -> None:
+    """As after a turn of the app."""
+    keys = KnownKeys(writer, "a")
+    for tokens in engine.kept_tokens("a"):
+        for row in engine.export("a", tokens, keys):
+            assert writer.offer("a", engine.fingerprint, row)
+    writer.claim("a", keys.stored)
+    writer.complete("a", keys.last)
+    writer.flush()
 
 
 def test_a_long_read_is_kept_as_it_goes_and_leaves_one_checkpoint(engine, writer, monkeypatch):
@@ -57,7 +65,9 @@ def test_a_long_read_is_kept_as_it_goes_and_leaves_one_checkpoint(engine, writer
     assert again.stats.restored_tokens == 512  # the last checkpoint before the end
     engine.unload("a")
     read(engine, writer, ids)
-    assert writer.store.stats().checkpoints == 2  # of 900 tokens, which was asked for, and the killed read's last one
+    assert writer.store.stats().checkpoints == 2  # of 900 tokens, which was asked for, and the latest
+    store_what_there_is(engine, writer)
+    assert writer.store.stats().checkpoints == 2  # of 900 tokens, which was asked for, and of where it ended
     assert writer.problem is None
 
 
@@ -75,7 +85,7 @@ def test_a_busy_disk_does_not_hold_up_a_read(engine, writer, monkeypatch):
     monkeypatch.setattr(keeping, "READ_SHARE", 1e9)
     monkeypatch.setattr("app.snapshots.MOST_PENDING_BYTES", 1)
     with writer._writing:  # one row waits, none is written
-        long_read = LongRead(engine, writer, "a")
+        long_read = LongRead(engine, writer, "a", 900)
         for event in engine.generate(random_ids(1100), conversation="a"):
             if isinstance(event, Checkpoint):
                 long_read.checkpoint(event.tokens)
@@ -90,7 +100,7 @@ def test_a_second_document_does_not_lose_the_first(tmp_path, writer, monkeypatch
     options = {"kv_format": kv_format, "prefill_chunk": 128}
     roomy = tiny_engine(tmp_path / "model", **options)
     small = tiny_engine(tmp_path / "model", kv_capacity_tokens=1984, **options)
-    small.before_unload = partial(keep_leaving, small, writer)
+    small.before_unload = Leaving(small, writer)
     first, second = random_ids(1500, 1), random_ids(1900, 2)
     one = turn(roomy, first, conversation="a", checkpoints=[1400], tokens=20)
     assert turn(small, first, conversation="a", checkpoints=[1400], tokens=20).ids == one.ids

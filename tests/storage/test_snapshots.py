@@ -5,10 +5,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlite_utils import Database
 
 from storage import SnapshotRow, SnapshotStore, StorageError, default_quota, snapshot_queries
 from storage.connection import pragma
@@ -273,9 +275,9 @@ def test_commits_stay_small(store: SnapshotStore, monkeypatch: pytest.MonkeyPatc
     sizes: list[int] = []
     real = store._put_batch
 
-    def watch(db: object, owner: str, fingerprint: str, batch: list[SnapshotRow], own: set[str]) -> tuple[int, int]:
+    def watch(db: Database, batch: list[SnapshotRow], **more: Any) -> tuple[int, int]:
         sizes.append(sum(len(row.payload) for row in batch))
-        return real(db, owner, fingerprint, batch, own)  # type: ignore[arg-type]
+        return real(db, batch=batch, **more)
 
     monkeypatch.setattr(store, "_put_batch", watch)
     rows = chain("a", 12, size=3000)
