@@ -56,15 +56,16 @@ class App:
     _face_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def open(cls, settings: Settings, *, lock: bool = True) -> App:
-        """Opens the data folder, making it if need be. lock: refuse a folder that a running app holds.
+    def open(cls, settings: Settings, *, lock: bool = True, page: bool = False) -> App:
+        """Opens the data folder, making it if need be. lock: refuse a folder that a running app holds. page: this one
+        will serve its page, which a second start waits for.
 
         Errors: WrongUse or BadInput for the model, storage's own for the data folder.
         """
         paths = Paths(settings.data_dir).prepare()
         models = Models(paths.models)
         model = models.resolve(settings.model)
-        held = DataFolderLock(paths.root).acquire() if lock else None
+        held = DataFolderLock(paths.root).acquire(starting=page) if lock else None
         try:
             library = Library.open(paths.root)
             try:

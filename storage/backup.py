@@ -30,14 +30,15 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
 def list_backups(folder: Path) -> list[Backup]:
-    """The backups of the library in `folder`, newest first."""
-    found = []
+    """The backups of the library in `folder`, newest first. A date in the future, of a clock that was wrong, says
+    nothing: such backups come last."""
+    found, now = [], time.time()
     for path in (folder / BACKUP_FOLDER).glob("library-*.db"):
         match = _NAME.fullmatch(path.name)
         if match:
             made = datetime.strptime(match[1], "%Y%m%d-%H%M%S-%f").replace(tzinfo=UTC)
             found.append(Backup(path, made.timestamp(), match[2], path.stat().st_size))
-    return sorted(found, key=lambda backup: backup.created, reverse=True)
+    return sorted(found, key=lambda backup: (backup.created <= now, backup.created), reverse=True)
 
 
 def make_backup(folder: Path, reason: str = DAILY) -> Backup:
@@ -74,8 +75,8 @@ def make_backup(folder: Path, reason: str = DAILY) -> Backup:
 
 def daily_backup_is_due(folder: Path, now: float | None = None) -> bool:
     """True if no backup (of either kind) is younger than a day."""
-    backups = list_backups(folder)
-    return not backups or (time.time() if now is None else now) - backups[0].created > 24 * 3600
+    now = time.time() if now is None else now
+    return not any(0 <= now - backup.created <= 24 * 3600 for backup in list_backups(folder))
 
 
 def find_damage(path: Path, seconds: float | None = CHECK_SECONDS) -> str:

@@ -21,12 +21,16 @@ class NotFound(StorageError):
 
 
 class DataFolderBusy(StorageError):
-    """Another running app holds the data folder. `address` is where it serves its page ("" if it has none)."""
+    """Another running app holds the data folder. `address` is where it serves its page ("" if it has none).
 
-    def __init__(self, message: str, hint: str, address: str, pid: int | None) -> None:
+    `starting`: it will have one soon.
+    """
+
+    def __init__(self, message: str, hint: str, address: str, pid: int | None, starting: bool = False) -> None:
         super().__init__(message, hint)
         self.address = address
         self.pid = pid
+        self.starting = starting
 
 
 class DatabaseDamaged(StorageError):

@@ -151,7 +151,7 @@ class Library(Conversations, Documents, Search, Versions):
     def _delete(self, what: str, id: str, delete: Callable[[Database, str], int]) -> None:
         if self._backup_thread is not None:
             self._backup_thread.join()
-        with self._writer.use() as db:
+        with self._writer.use(changes=True) as db:
             with db.atomic():
                 if delete(db, id) == 0:
                     raise not_found(what, id)

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from storage.errors import DataFolderBusy, FolderNotWritable
+from storage.errors import DataFolderBusy, DiskFull, FolderNotWritable
 
 LOCK_NAME = "app.lock"
 _WINDOWS_LOCK_OFFSET = 1 << 30  # Windows locks are mandatory: lock a byte that nobody reads
@@ -58,7 +58,8 @@ class DataFolderLock:
     def held(self) -> bool:
         return self._handle is not None
 
-    def acquire(self, address: str = "") -> "DataFolderLock":
+    def acquire(self, address: str = "", *, starting: bool = False) -> "DataFolderLock":
+        """starting: this app is about to serve a page, so that a second one waits for its address."""
         if self._handle is not None:
             raise ValueError("acquire: this lock is held already")
         try:
@@ -75,14 +76,25 @@ class DataFolderLock:
         self._handle = handle
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._drop)
-        self.set_address(address)
+        try:
+            self._write({"pid": os.getpid(), "address": address, "starting": starting})
+        except OSError as error:  # a full disk: the folder is of no use without room for this
+            self.release()
+            raise DiskFull(
+                f"There is no room to write {self.path.name}: {error.strerror}.",
+                f"Free some space on the disk of {self.path.parent}.",
+            ) from error
         return self
 
-    def set_address(self, address: str) -> None:
-        """Tells later openers where this app serves its page; "" if it serves none."""
+    def set_address(self, address: str, *, starting: bool = False) -> None:
+        """Tells later openers where this app serves its page; "" if it serves none. starting: not yet, or it is just
+        ending: who comes now had better wait."""
+        self._write({"pid": os.getpid(), "address": address, "starting": starting})
+
+    def _write(self, facts: dict[str, object]) -> None:
         if self._handle is None:
             raise ValueError("set_address: acquire the lock first")
-        text = json.dumps({"pid": os.getpid(), "address": address}).encode()
+        text = json.dumps(facts).encode()
         os.lseek(self._handle, 0, os.SEEK_SET)
         os.write(self._handle, text)
         os.ftruncate(self._handle, len(text))
@@ -101,10 +113,11 @@ class DataFolderLock:
             self._handle = None
 
     def _busy(self) -> DataFolderBusy:
-        address, pid = "", None
+        address, pid, starting = "", None, False
         try:
             owner = json.loads(self.path.read_text(encoding="utf-8"))
             address, pid = str(owner["address"]), int(owner["pid"])
+            starting = bool(owner.get("starting", False))
         except (OSError, ValueError, KeyError, TypeError):
             pass  # the owner is just writing it: the folder is busy all the same
         place = f"at {address}" if address else f"as process {pid}" if pid else "already"
@@ -113,6 +126,7 @@ class DataFolderLock:
             "Use that one, stop it first, or name another folder with --data-dir.",
             address,
             pid,
+            starting,
         )
 
     def __enter__(self) -> "DataFolderLock":

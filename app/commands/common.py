@@ -53,12 +53,12 @@ def asks_for_evidence(settings: Settings) -> bool:
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[App]:
-    """The app with this data folder locked; closed again whatever happens."""
+def opened(settings: Settings, *, page: bool = False) -> Iterator[App]:
+    """The app with this data folder locked; closed again whatever happens. page: as `App.open` says."""
     environment.clean()
     from app.wiring import App
 
-    app = App.open(settings)
+    app = App.open(settings, page=page)
     try:
         yield app
     finally:

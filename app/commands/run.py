@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from app import environment
 from app.commands.common import add_setting_flags, opened, settings_from
 from app.errors import AppError, WrongUse
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from app.wiring import App
+
+OTHER_STARTS_S = 60.0
+CHANGES_HANDS_S = 2.0  # its file says nothing while it is given back
 
 
 def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
@@ -37,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from storage import DataFolderBusy
 
     try:
-        with opened(settings) as app:
+        with _first_or_only(settings) as app:
             import ui
 
             with ui.launch(app, args.host, args.port, not args.no_browser) as running:
@@ -45,12 +53,36 @@ def run(args: argparse.Namespace) -> int:
                     app.lock.set_address(running.address)
                 print(f"Unabridged is at {running.address}", flush=True)
                 with _terminate_like_ctrl_c():
-                    running.wait()
+                    try:
+                        running.wait()
+                    finally:
+                        if app.lock is not None:
+                            app.lock.set_address("", starting=True)  # the page is going, the folder not yet free
     except DataFolderBusy as busy:
         return _open_running(busy.address, args.no_browser, busy)
     except KeyboardInterrupt:
         print("Unabridged has ended.", file=sys.stderr)
     return 0
+
+
+@contextmanager
+def _first_or_only(settings: Settings) -> Iterator[App]:
+    """The app, opened to serve its page. Another one that is just starting is waited for: it has its page soon, or it
+    ends and this one takes its place. DataFolderBusy if there is a running one."""
+    from storage import DataFolderBusy
+
+    began = time.monotonic()
+    with ExitStack() as stack:
+        while True:
+            try:
+                app = stack.enter_context(opened(settings, page=True))
+                break
+            except DataFolderBusy as busy:
+                changing = busy.starting or (busy.pid is None and time.monotonic() < began + CHANGES_HANDS_S)
+                if not changing or time.monotonic() > began + OTHER_STARTS_S:
+                    raise
+            time.sleep(0.1)
+        yield app
 
 
 @contextmanager
