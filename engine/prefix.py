@@ -32,6 +32,8 @@ from engine.snapshot import (
 
 log = logging.getLogger(__name__)
 
+OTHER_KINDS = (DECODE, SPARSE_DECODE, *(UNSOUND + made_by for made_by in (PREFILL, DECODE, SPARSE_DECODE)))
+
 
 def common_prefix(first: array, second: array) -> int:
     """How many leading token ids agree."""
@@ -58,10 +60,9 @@ class Blocks:
         """The last position at which re-use of `common` agreeing tokens may start."""
         if self.exact_only:
             return 0
-        blocks = common // self.tokens
         if self.packs:
-            blocks -= -(-EXACT_RECENT // self.tokens)
-        return max(0, blocks) * self.tokens
+            common -= EXACT_RECENT
+        return max(0, common // self.tokens) * self.tokens
 
 
 def read_alike(state: Sequence, policy: AttentionPolicy) -> float:
@@ -99,15 +100,35 @@ def find_in_snapshots(
     """The longest stored prefix of `prompt` that was read by `policy`."""
     chain = _known_chain(reader, root, prompt, blocks.tokens, policy)
     positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, (key, _) in enumerate(chain)}
-    best = blocks.boundary(len(chain) * blocks.tokens)
+    last, stored = (chain[-1][0] if chain else root), len(chain) * blocks.tokens
+    checkpoints = [
+        (key, parent, ids)
+        for key, parent, ids in reader.checkpoints(list(positions))
+        if key.startswith(reading_tag(reading_of(policy.key, policy.dense_until, positions[parent] + len(ids))))
+    ]
+    # How far the prompt agrees with what is stored: into rows that it leaves in the middle, too.
+    rows = [ids for _, parent, ids in checkpoints if parent == last]
+    if blocks.packs:
+        rows += _blocks_after(reader, last, stored + blocks.tokens, policy)
+    agrees = stored + max((common_prefix(array("i", ids), prompt[stored:]) for ids in rows), default=0)
+    best = min(stored, blocks.boundary(agrees))
     found = StoredPrefix(tuple(chain[: best // blocks.tokens]), None, best)
-    for key, parent, ids in reader.checkpoints(list(positions)):
+    for key, parent, ids in checkpoints:
         first = positions[parent]
         end = first + len(ids)
-        alike = key.startswith(reading_tag(reading_of(policy.key, policy.dense_until, end)))
-        if alike and end > found.tokens and end <= len(prompt) and prompt[first:end].tolist() == list(ids):
+        if end > found.tokens and end <= len(prompt) and prompt[first:end].tolist() == list(ids):
             found = StoredPrefix(tuple(chain[: first // blocks.tokens]), key, end)
     return found
+
+
+def _blocks_after(reader: SnapshotReader, parent: str, end: int, policy: AttentionPolicy) -> list[tuple[int, ...]]:
+    """Token ids of the stored blocks behind `parent`, up to position `end`, that were read by `policy`."""
+    reading = reading_of(policy.key, policy.dense_until, end)
+    return [
+        ids
+        for key, ids in reader.blocks_after(parent)
+        if any(key == block_key(parent, ids, kind, reading) for kind in (PREFILL, *OTHER_KINDS))
+    ]
 
 
 def _known_chain(
@@ -134,11 +155,10 @@ def _known_chain(
             break
         parent = chain[-1][0] if chain else root
         index = len(chain)
-        others = (DECODE, SPARSE_DECODE, *(UNSOUND + made_by for made_by in (PREFILL, DECODE, SPARSE_DECODE)))
         found = next(
             (
                 block
-                for block in ((key_of(parent, index, kind), kind) for kind in others)
+                for block in ((key_of(parent, index, kind), kind) for kind in OTHER_KINDS)
                 if reader.known_blocks([block[0]])
             ),
             None,

@@ -87,6 +87,10 @@ class SnapshotReader(Protocol):
         """Length of the leading run of keys that are stored."""
         ...
 
+    def blocks_after(self, parent: str) -> list[tuple[str, tuple[int, ...]]]:
+        """(key, token_ids) of every stored block of this parent."""
+        ...
+
     def read_block(self, key: str) -> bytes | None:
         """The payload; None if missing or damaged."""
         ...

@@ -122,6 +122,12 @@ class SnapshotStore:
         rows = self._file.read(lambda db: db.execute(query, (keys_json(parents),)).fetchall(), [])
         return [(key, parent, unpack_ids(ids)) for key, parent, ids in rows if is_ids(ids)]
 
+    def blocks_after(self, parent: str) -> list[tuple[str, tuple[int, ...]]]:
+        """(key, token ids) of every block whose parent this is."""
+        query = "SELECT key, token_ids FROM snapshots WHERE kind = 'block' AND parent = ? ORDER BY id"
+        rows = self._file.read(lambda db: db.execute(query, (parent,)).fetchall(), [])
+        return [(key, unpack_ids(ids)) for key, ids in rows if is_ids(ids)]
+
     def read_block(self, key: str) -> bytes | None:
         """The payload; None if it is missing or damaged (a damaged row is removed)."""
         row = self.read_row(key)

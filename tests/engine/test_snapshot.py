@@ -65,6 +65,23 @@ def test_a_branch_inside_the_document_agrees_too(engines):
     assert restored.ids == stayed.ids
 
 
+@pytest.mark.parametrize("branch", [1320, 1300, 1250, 1100, 960, 700])
+@pytest.mark.parametrize("kv_format", ["bf16", "k8v4"])
+def test_re_use_starts_128_tokens_before_a_branch_at_the_nearest_block(tmp_path, monkeypatch, kv_format, branch):
+    """Blocks of 320 tokens; nothing but the end of the conversation is a checkpoint. In memory and from the disk."""
+    monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 5)
+    stayed, back = (tiny_engine(tmp_path / "model", kv_format=kv_format, prefill_chunk=128) for _ in range(2))
+    store, ids = Store(), random_ids(1400)
+    turn(stayed, ids, conversation="a", save_to=store, tokens=20)
+    store.put(stayed.export("a", stayed.live_tokens("a"), store.rows))
+    prompt = [*ids[:branch], 1, *random_ids(40, 5)]
+    here = turn(stayed, prompt, conversation="b", tokens=20)
+    there = turn(back, prompt, conversation="b", snapshots=store, tokens=20)
+    room = 128 if kv_format == "k8v4" else 0
+    assert there.stats.restored_tokens == here.stats.reused_tokens == (branch - room) // 320 * 320
+    assert there.ids == here.ids
+
+
 def test_restoring_many_turns(engines):
     store, ids = Store(), random_ids(300)
     for index in range(5):

@@ -120,6 +120,10 @@ class Store:
         self.read.append(key)
         return self.payloads.get(key)
 
+    def blocks_after(self, parent: str) -> list[tuple[str, tuple[int, ...]]]:
+        rows = (row for row in self.rows.values() if isinstance(row, SnapshotBlock))
+        return [(row.key, row.token_ids) for row in rows if row.parent == parent]
+
     def checkpoints(self, parents: Sequence[str]) -> list[tuple[str, str, tuple[int, ...]]]:
         rows = (row for row in self.rows.values() if isinstance(row, SnapshotCheckpoint))
         return [(row.key, row.parent, row.token_ids) for row in rows if row.parent in parents]

@@ -1,7 +1,10 @@
 """How long until the first token: of a document read for the first time, and after a restart. And bytes on the disk.
 
 python tests/measure/restart.py --model MODEL.gguf --tokens 7000 [--formats bf16,k8v4]
+python tests/measure/restart.py --model MODEL.gguf --tokens 7000 --no-checkpoint
 python tests/measure/restart.py --model MODEL.gguf --sizes
+
+--no-checkpoint: nothing is kept of the document's end, so that re-use starts at a block.
 
 Cold and restarted runs are processes of their own; each gives wall time and processor time from `generate` to the first
 token, with the model loaded and its kernels compiled. Sizes need no model run: pages of its shape, filled with noise.
@@ -29,7 +32,7 @@ QUESTION = 40  # tokens behind the document, where the app has a checkpoint
 TEXT = "The keeper of lamp {n} wrote {n} lines about the weather, the oil and the ships that passed before noon. "
 
 
-def one_run(model: Path, folder: Path, tokens: int, kv_format: str) -> dict[str, object]:
+def one_run(model: Path, folder: Path, tokens: int, kv_format: str, checkpoint: bool) -> dict[str, object]:
     with Engine.load(EngineConfig(model, kv_format=kv_format, threads=1)) as engine:  # type: ignore[arg-type]
         for _ in engine.generate(engine.tokenizer.encode(TEXT * 3), Sampling(max_tokens=2), conversation="warm"):
             pass
@@ -38,7 +41,7 @@ def one_run(model: Path, folder: Path, tokens: int, kv_format: str) -> dict[str,
         with SnapshotStore.open(folder, QUOTA) as store:
             result: dict[str, object] = {}
             wall, cpu, answer = time.perf_counter(), time.process_time(), []
-            asks = {"conversation": "a", "checkpoints": [tokens - QUESTION], "snapshots": store}
+            asks = {"conversation": "a", "checkpoints": [tokens - QUESTION] * checkpoint, "snapshots": store}
             for event in engine.generate(ids, Sampling(max_tokens=16), **asks):
                 if isinstance(event, Token):
                     if not answer:
@@ -53,9 +56,10 @@ def one_run(model: Path, folder: Path, tokens: int, kv_format: str) -> dict[str,
             return result
 
 
-def compare(model: Path, tokens: int, kv_format: str) -> None:
+def compare(model: Path, tokens: int, kv_format: str, checkpoint: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--model", str(model), "--tokens", str(tokens), "--formats", kv_format]
+        command += [] if checkpoint else ["--no-checkpoint"]
         runs = []
         for _ in range(2):
             done = subprocess.run([*command, "--one", folder], capture_output=True, text=True, check=True)
@@ -99,16 +103,17 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=7000)
     parser.add_argument("--formats", default="bf16")
+    parser.add_argument("--no-checkpoint", action="store_true")
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.sizes:
         sizes(args.model, args.tokens)
     elif args.one:
-        print(json.dumps(one_run(args.model, args.one, args.tokens, args.formats)))
+        print(json.dumps(one_run(args.model, args.one, args.tokens, args.formats, not args.no_checkpoint)))
     else:
         for kv_format in args.formats.split(","):
-            compare(args.model, args.tokens, kv_format)
+            compare(args.model, args.tokens, kv_format, not args.no_checkpoint)
 
 
 if __name__ == "__main__":
