@@ -7,11 +7,14 @@ Deleting a document or its conversations deletes the KV and the pin.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from app.wiring import App
     from storage import Document, Library, SnapshotStore
+
+log = logging.getLogger(__name__)
 
 _DOCUMENT = "document:"
 
@@ -34,3 +37,14 @@ def follow(library: Library, snapshots: SnapshotStore, conversation_id: str) -> 
     wanted = any(_DOCUMENT + document.id in pins for document in library.documents(conversation_id))
     if wanted != (conversation_id in pins):
         snapshots.pin(conversation_id, wanted)
+
+
+def sweep(library: Library, snapshots: SnapshotStore) -> None:
+    """Deletes KV and pins of conversations and documents that are gone: an app that was killed may have stored some
+    after it had deleted the rest."""
+    owners = snapshots.owner_names()  # before the conversations: one that is new by then is no owner yet
+    known = {conversation.id for conversation in library.conversations()}
+    known |= {_DOCUMENT + document.id for document in library.documents()}
+    for owner in sorted(owners - known):
+        log.warning("KV of %s, which is gone, is deleted", owner)
+        snapshots.forget(owner)

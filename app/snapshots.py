@@ -82,15 +82,15 @@ class SnapshotWriter:
         """Rows that another conversation wrote are this one's too: deleting that one must not take them away."""
         if keys:
             claimed = list(keys)
-            self._then(owner, lambda: self.store.claim(owner, claimed))
+            self.afterwards(owner, lambda: self.store.claim(owner, claimed))
 
     def complete(self, owner: str, last: str) -> None:
         """All of a conversation has been handed over; `last` is the key of the row at its end.
 
         What reads under way have left behind is of no use then.
         """
-        self._then(owner, lambda: self.store.settle(owner, last))
-        self._then(owner, lambda: self.stored(owner))
+        self.afterwards(owner, lambda: self.store.settle(owner, last))
+        self.afterwards(owner, lambda: self.stored(owner))
 
     def waiting(self, owner: str, key: str) -> bool:
         with self._wake:
@@ -118,7 +118,8 @@ class SnapshotWriter:
             self._wake.notify_all()
         self._thread.join()
 
-    def _then(self, owner: str, work: Callable[[], None]) -> None:
+    def afterwards(self, owner: str, work: Callable[[], None]) -> None:
+        """Has something short done in the writer's thread, once no row of `owner` waits."""
         with self._wake:
             self._afterwards.append((owner, work))
             self._wake.notify_all()

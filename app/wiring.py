@@ -16,7 +16,7 @@ from app.keeping import Leaving
 from app.model_face import ModelFace, open_face
 from app.models import ModelInfo, Models
 from app.paths import Paths
-from app.pins import follow
+from app.pins import follow, sweep
 from app.snapshots import SnapshotWriter
 from storage import DataFolderLock, Library, SnapshotStore, default_quota
 
@@ -78,6 +78,7 @@ class App:
                 held.release()
             raise
         writer = SnapshotWriter(snapshots, lambda id: follow(library, snapshots, id))
+        writer.afterwards("", lambda: sweep(library, snapshots))
         return cls(
             settings=settings,
             data_dir=paths.root,

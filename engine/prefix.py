@@ -210,8 +210,12 @@ def _append(cache: KvCache, sequence: Sequence, prompt: array, batch: Batch, mak
 
     def write_adopted() -> None:
         nonlocal first
-        if adopted and form is not None:
-            write(cache, sequence, first, batch.data(adopted), form)
+        try:
+            if adopted and form is not None:
+                write(cache, sequence, first, batch.data(adopted), form)
+        except BaseException:
+            cache.free(sequence)  # it has tokens without KV now, and would be taken for what it says it is
+            raise
         adopted.clear()
         first = sequence.length
 

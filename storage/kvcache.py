@@ -258,6 +258,11 @@ class SnapshotStore:
 
         return self._file.write(work)
 
+    def owner_names(self) -> set[str]:
+        """Everybody who owns rows or is pinned."""
+        query = "SELECT owner FROM owners UNION SELECT owner FROM pinned_owners"
+        return self._file.read(lambda db: {row[0] for row in db.execute(query)}, set())
+
     def owners(self) -> dict[str, int]:
         """Bytes that each owner's rows hold; rows with several owners count for each."""
         return {holding.owner: holding.bytes for holding in self.holdings()}

@@ -99,9 +99,11 @@ def choice_of(app: App, conversation_id: str, args: argparse.Namespace, question
 def print_plan(app: App, conversation_id: str, args: argparse.Namespace, question: str, notes: Sequence[str]) -> None:
     """The answer of --plan; the fit of the choice that the other flags make, and what else would fit."""
     from app.before_reading import plan_object, reading_plan
+    from app.keeping import not_kept
 
     choice = choice_of(app, conversation_id, args, question)
     plan = reading_plan(app, conversation_id, choice=choice, question=question)
+    notes = [*notes, *not_kept(app, plan.bytes_per_token, plan.tokens)]
     if args.json:
         print_json(plan_object(plan, app.model.name) | {"warnings": list(notes)})
         return

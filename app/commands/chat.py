@@ -186,9 +186,11 @@ def _command(chat: _Chat, line: str) -> bool:
             print(f"Added {Path(rest).name}.")
         case "plan":
             from app.before_reading import reading_plan
+            from app.keeping import not_kept
 
             plan = reading_plan(chat.app, chat.conversation_id, choice=chat.pages)
-            print("\n".join(plan_lines(plan)))
+            notes = [f"note: {note}" for note in not_kept(chat.app, plan.bytes_per_token, plan.tokens)]
+            print("\n".join([*plan_lines(plan), *notes]))
         case "update" if rest:
             print("\n".join(update_all(chat.app, chat.conversation_id, rest)))
         case "stop":

@@ -1,16 +1,21 @@
 """What is kept while a long read goes on, what is kept of conversations that leave memory, and what is stored once."""
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import engine.snapshot as engine_snapshot
 from app import keeping
 from app.keeping import Leaving, LongRead, not_kept
+from app.parts.ask import parts_name
+from app.pins import sweep
 from app.snapshots import KnownKeys, SnapshotWriter
 from engine import Checkpoint, Engine, Prefilled
-from storage import SnapshotStore
+from storage import Library, SnapshotStore
 from tests.engine.tools import random_ids, tiny_engine, turn
+from tests.storage.helpers import chain
 
 
 @pytest.fixture
@@ -113,6 +118,75 @@ def test_a_second_document_does_not_lose_the_first(tmp_path, writer, monkeypatch
     assert back.ids == stayed.ids
     assert back.stats.restored_tokens == stayed.stats.reused_tokens == len(first) + len(one.ids) - 1
     assert list(writer.store.owners()) == ["a", "b"]
+
+
+def test_what_is_read_in_parts_belongs_to_its_conversation(engine, writer):
+    """Deleting the conversation must take it along."""
+    turn(engine, random_ids(600), conversation=parts_name("a"), checkpoints=[500])
+    Leaving(engine, writer)(parts_name("a"))
+    writer.flush()
+    assert list(writer.store.owners()) == ["a"]
+    writer.forget("a")
+    assert writer.store.stats().rows == 0
+
+
+def test_leaving_does_not_wait_for_the_disk(engine, writer, monkeypatch, caplog):
+    monkeypatch.setattr(keeping, "LEAVING_BYTES", 1)
+    turn(engine, random_ids(1100), conversation="a", checkpoints=[900])
+    with writer._writing:  # the disk is busy
+        began = time.monotonic()
+        Leaving(engine, writer)("a")
+        assert time.monotonic() - began < 1.0
+    assert "before all of it was stored" in caplog.text
+    writer.flush()
+    assert writer.store.stats().rows == 1
+
+
+def test_leaving_takes_no_more_than_its_time(engine, writer, monkeypatch, caplog):
+    turn(engine, random_ids(1100), conversation="a", checkpoints=[900])
+    leaving, now = Leaving(engine, writer), [100.0]
+
+    def slow_copy(*arguments):
+        now[0] += 0.03
+        return real(*arguments)
+
+    real = engine_snapshot.copy_out
+    monkeypatch.setattr(engine_snapshot, "copy_out", slow_copy)
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
+    leaving("a")
+    assert now[0] - 100.0 < keeping.LEAVING_SECONDS + 0.04
+    leaving("a")  # a second one for the same question has nothing left
+    assert now[0] - 100.0 < keeping.LEAVING_SECONDS + 0.04
+    assert caplog.text.count("before all of it was stored") == 2
+    writer.flush()
+    rows = writer.store.stats().rows
+    assert 0 < rows <= 4
+    now[0] += 10.0
+    leaving("a")  # for the next question
+    writer.flush()
+    assert writer.store.stats().rows > rows
+
+
+def test_an_answer_does_not_fail_for_what_cannot_be_stored(engine, writer, monkeypatch, caplog):
+    turn(engine, random_ids(300), conversation="a")
+    monkeypatch.setattr(writer.store, "is_stored", lambda keys: 1 / 0)
+    Leaving(engine, writer)("a")
+    assert "could not be stored" in caplog.text
+
+
+def test_kv_of_what_is_gone_is_swept_away(tmp_path: Path):
+    """A killed app may have stored rows of a conversation after it was deleted."""
+    with Library.open(tmp_path) as library, SnapshotStore.open(tmp_path, 10**9) as store:
+        kept = library.create_conversation("kept").id
+        document = library.add_document("a" * 64, "doc", "text", "x", [], 1)
+        for owner in (kept, "gone"):
+            store.put(owner, "f", chain(owner, 2))
+            store.pin(owner)
+        store.pin(f"document:{document.id}")
+        store.pin("document:gone")
+        sweep(library, store)
+        assert set(store.owners()) == {kept}
+        assert store.pinned() == {kept, f"document:{document.id}"}
 
 
 def test_three_conversations_hold_and_store_a_document_once(engine, writer):

@@ -7,7 +7,7 @@ from array import array
 import pytest
 import torch
 
-from engine import Engine
+from engine import Engine, prefix
 from engine.cache import Sequence
 from engine.prefix import find_in_snapshots, restore
 from engine.row_loader import BATCHES, OnHost, Wanted, load_rows, reading_threads
@@ -163,3 +163,35 @@ def test_stop_while_restoring_keeps_what_is_there(engine, monkeypatch):
     again = turn(engine, list(prompt) + random_ids(5, 3), conversation="a", snapshots=store, tokens=20)
     assert again.ids == never_left.ids
     assert again.stats.reused_tokens == len(prompt) - 1
+
+
+def test_a_restore_that_fails_in_the_middle_of_a_copy_leaves_no_tokens_without_kv(engine, monkeypatch):
+    """As when a card has no memory left for it: the next turn must not take them for computed."""
+    store, ids = stored_prefix(engine)
+    prompt = [*ids.tolist(), *random_ids(20, 9)]
+    right = turn(engine, prompt, conversation="a", tokens=20)
+    engine.unload("a")
+    copies = []
+
+    def fail_later(*arguments: object) -> None:
+        copies.append(arguments)
+        if len(copies) > 1:
+            raise MemoryError("no room for a copy")
+        real(*arguments)  # type: ignore[arg-type]
+
+    real = prefix.write
+    monkeypatch.setattr(prefix, "BATCH_BYTES", 1)  # a row a copy
+    monkeypatch.setattr(prefix, "write", fail_later)
+    with pytest.raises(MemoryError):
+        turn(engine, prompt, conversation="b", snapshots=store, tokens=20)
+    assert len(copies) == 2
+    assert engine.live_tokens("b") == 0
+    monkeypatch.setattr(prefix, "write", real)
+    again = turn(engine, prompt, conversation="b", tokens=20)
+    assert again.stats.reused_tokens == 0
+    engine.unload("b")
+    restored = turn(engine, prompt, conversation="b", snapshots=store, tokens=20)
+    assert restored.ids == right.ids
+    engine.unload("b")
+    assert engine.cache.exact.free == engine.cache.exact.size
+    assert engine.cache.packed.free == engine.cache.packed.size
