@@ -21,6 +21,10 @@ import torch
 # their meaning, which a running softmax needs.
 _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 
+FLOATS = (torch.float32, torch.bfloat16)  # the types that such kernels take
+FEW_ROWS = 8  # up to so many rows a second thread costs more than it saves
+ROWS = 32  # of a part that one thread takes
+
 # numba's simplest pool of threads breaks when two Python threads enter it at once.
 parallel_lock = threading.Lock()
 
@@ -91,6 +95,15 @@ def jit(parallel: bool = False, inline: bool = False) -> Callable[[Callable[...,
         parallel=parallel,
         inline="always" if inline else "never",
     )
+
+
+def by_rows(rows: int, one: Callable[..., None], several: Callable[..., None], *arrays: Any) -> None:
+    """`one` on few rows; on many `several`, which is compiled as parallel."""
+    if rows <= FEW_ROWS:
+        one(*arrays)
+        return
+    with parallel_lock:
+        several(*arrays)
 
 
 @lru_cache

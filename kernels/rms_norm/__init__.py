@@ -8,8 +8,6 @@ from kernels.rms_norm.reference import rms_norm
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
-_FEW_ROWS = 8
-
 
 def add_rms_norm(
     x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, dtype: torch.dtype
@@ -18,7 +16,7 @@ def add_rms_norm(
 
     `dtype`: float32 or bfloat16. Without `delta` the first result is x itself.
     """
-    if x.device.type == "cpu" and x.shape[0] <= _FEW_ROWS and cpu_jit.available():
+    if x.device.type == "cpu" and dtype in cpu_jit.FLOATS and cpu_jit.available():
         from kernels.rms_norm import cpu
 
         return cpu.add_rms_norm(x, delta, weight, eps, dtype)

@@ -1,12 +1,13 @@
-"""Adding and RMS norm in one pass over few rows, where starting each torch operation costs more than its work."""
+"""Adding and RMS norm in one pass."""
 
 import math
 
 import numpy as np
 import torch
+from numba import prange
 
 from kernels.cpu_floats import narrow, widen
-from kernels.cpu_jit import as_numpy, jit
+from kernels.cpu_jit import ROWS, as_numpy, by_rows, jit
 
 
 def add_rms_norm(
@@ -15,10 +16,11 @@ def add_rms_norm(
     """As `kernels.rms_norm.add_rms_norm`; contiguous tensors on the CPU."""
     normed = torch.empty_like(x, dtype=dtype)
     if delta is None:
-        norm(x.numpy(), weight.numpy(), np.float32(eps), as_numpy(normed))
+        by_rows(x.shape[0], norm, _norm_rows, x.numpy(), weight.numpy(), np.float32(eps), as_numpy(normed))
         return x, normed
     total = torch.empty_like(x)
-    add_norm(x.numpy(), as_numpy(delta), weight.numpy(), np.float32(eps), total.numpy(), as_numpy(normed))
+    arrays = x.numpy(), as_numpy(delta), weight.numpy(), np.float32(eps), total.numpy(), as_numpy(normed)
+    by_rows(x.shape[0], add_norm, _add_norm_rows, *arrays)
     return total, normed
 
 
@@ -41,3 +43,17 @@ def add_norm(x, delta, weight, eps, total, normed):
         for i in range(d):
             total[row, i] = x[row, i] + widen(delta[row, i])
     norm(total, weight, eps, normed)
+
+
+@jit(parallel=True)
+def _norm_rows(x, weight, eps, normed):
+    for part in prange((x.shape[0] + ROWS - 1) // ROWS):
+        at = slice(part * ROWS, (part + 1) * ROWS)
+        norm(x[at], weight, eps, normed[at])
+
+
+@jit(parallel=True)
+def _add_norm_rows(x, delta, weight, eps, total, normed):
+    for part in prange((x.shape[0] + ROWS - 1) // ROWS):
+        at = slice(part * ROWS, (part + 1) * ROWS)
+        add_norm(x[at], delta[at], weight, eps, total[at], normed[at])

@@ -7,8 +7,6 @@ from kernels.rope import reference
 
 __all__ = ["rope"]
 
-_FEW_ROWS = 8
-
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """x [t, heads, d] of a float type, cos and sin float32 [t, d] -> float32 [t, heads, d].
@@ -16,7 +14,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     Dimension i turns together with dimension i + d / 2 by the angle of its token: cos holds the d / 2 cosines twice,
     sin the negative sines and then the sines.
     """
-    if x.device.type == "cpu" and x.shape[0] <= _FEW_ROWS and cpu_jit.available():
+    if x.device.type == "cpu" and x.dtype in cpu_jit.FLOATS and cpu_jit.available():
         from kernels.rope import cpu
 
         return cpu.rope(x, cos, sin)

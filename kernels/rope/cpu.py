@@ -1,15 +1,16 @@
-"""Rotary embedding of few tokens in one pass."""
+"""Rotary embedding in one pass."""
 
 import torch
+from numba import prange
 
 from kernels.cpu_floats import widen
-from kernels.cpu_jit import as_numpy, jit
+from kernels.cpu_jit import ROWS, as_numpy, by_rows, jit
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """As `kernels.rope.rope`; float32 or bfloat16 on the CPU."""
     out = torch.empty(x.shape)
-    _rope(as_numpy(x.contiguous()), cos.numpy(), sin.numpy(), out.numpy())
+    by_rows(x.shape[0], _rope, _rope_rows, as_numpy(x.contiguous()), cos.numpy(), sin.numpy(), out.numpy())
     return out
 
 
@@ -23,3 +24,10 @@ def _rope(x, cos, sin, out):
                 low, high = widen(x[token, head, i]), widen(x[token, head, i + half])
                 out[token, head, i] = low * cos[token, i] + high * sin[token, i]
                 out[token, head, i + half] = high * cos[token, i + half] + low * sin[token, i + half]
+
+
+@jit(parallel=True)
+def _rope_rows(x, cos, sin, out):
+    for part in prange((x.shape[0] + ROWS - 1) // ROWS):
+        at = slice(part * ROWS, (part + 1) * ROWS)
+        _rope(x[at], cos[at], sin[at], out[at])

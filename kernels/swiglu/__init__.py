@@ -7,12 +7,10 @@ from kernels.swiglu import reference
 
 __all__ = ["swiglu"]
 
-_FEW_ROWS = 8
-
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """gate_up [t, 2 * ffn] of a float type, the gate first -> silu(gate) * up, [t, ffn] of the same type."""
-    if gate_up.device.type == "cpu" and gate_up.shape[0] <= _FEW_ROWS and cpu_jit.available():
+    if gate_up.device.type == "cpu" and gate_up.dtype in cpu_jit.FLOATS and cpu_jit.available():
         from kernels.swiglu import cpu
 
         return cpu.swiglu(gate_up)

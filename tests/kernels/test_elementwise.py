@@ -53,7 +53,7 @@ TYPES = [torch.float32, torch.bfloat16]
 
 
 @needs_compiler
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", [1, 5, 67])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("with_delta", [False, True])
 def test_compiled_add_rms_norm(rows, dtype, with_delta, random):
@@ -72,11 +72,12 @@ def test_compiled_add_rms_norm(rows, dtype, with_delta, random):
 
 
 @needs_compiler
+@pytest.mark.parametrize("rows", [3, 67])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_compiled_swiglu(dtype, random):
+def test_compiled_swiglu(dtype, rows, random):
     from kernels.swiglu import cpu
 
-    x = (10 * torch.randn(3, 94, generator=random)).to(dtype)
+    x = (10 * torch.randn(rows, 94, generator=random)).to(dtype)
     x[0, 0], x[0, 1] = -120.0, 120.0
     gate, up = x[:, :47].double(), x[:, 47:].double()
     got = cpu.swiglu(x)
@@ -86,12 +87,13 @@ def test_compiled_swiglu(dtype, random):
 
 
 @needs_compiler
+@pytest.mark.parametrize("rows", [4, 67])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_compiled_rope_of_a_part(dtype, random):
+def test_compiled_rope_of_a_part(dtype, rows, random):
     from kernels.rope import cpu, reference
 
-    x = torch.randn(4, 5, 48, generator=random).to(dtype)[:, :3]
-    angles = torch.randn(4, 24, generator=random).repeat(1, 2)
+    x = torch.randn(rows, 5, 48, generator=random).to(dtype)[:, :3]
+    angles = torch.randn(rows, 24, generator=random).repeat(1, 2)
     signs = torch.tensor([-1.0] * 24 + [1.0] * 24)
     got = cpu.rope(x, angles.cos(), angles.sin() * signs)
     torch.testing.assert_close(got, reference.rope(x, angles.cos(), angles.sin() * signs), rtol=1e-5, atol=1e-6)

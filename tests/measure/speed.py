@@ -2,9 +2,11 @@
 
     python tests/measure/speed.py --model FILE.gguf --text essay.txt [--length 4096] [--threads 2] [--peers ...]
 
-TTFT is the time from the call to the first token; TPOT the mean time of the next tokens. transformers runs in float32
-with SDPA, llama.cpp (through llama-cpp-python; --llama-python names an interpreter that has it) with the file's own
-weights. Prints medians, ratios, and the packed decode's logit error against float32.
+All engines are loaded first. Then each takes its turn, one round in this order and the next in the other, so that what
+the machine does meanwhile hits all alike. TTFT is the time from the call to the first token; TPOT the mean time of the
+next tokens. transformers runs in float32 with SDPA, llama.cpp (through llama-cpp-python; --llama-python names an
+interpreter that has it) with the file's own weights. Prints medians, ratios, processor seconds up to the first token
+and the packed decode's logit error against float32.
 """
 
 import argparse
@@ -16,66 +18,100 @@ import time
 from pathlib import Path
 
 LLAMA = """
-import json, sys, time
+import json, resource, sys, time
 from llama_cpp import Llama
-job = json.load(sys.stdin)
+job = json.loads(sys.stdin.readline())
 llama = Llama(model_path=job["model"], n_ctx=job["length"] + 128, n_threads=job["threads"],
               n_threads_batch=job["threads"], verbose=False, seed=0)
-times = []
-for _ in range(job["rounds"]):
+for _ in sys.stdin:
     llama.reset()
+    cpu = time.process_time()
     start = time.perf_counter(); stamps = []
     for token in llama.generate(job["ids"], temp=0.0, reset=True):
         stamps.append(time.perf_counter())
+        if len(stamps) == 1:
+            cpu = time.process_time() - cpu
         if len(stamps) > job["tokens"]:
             break
-    times.append([stamps[0] - start, (stamps[-1] - stamps[0]) / (len(stamps) - 1) * 1e3])
-print(json.dumps(times))
+    print(json.dumps([stamps[0] - start, (stamps[-1] - stamps[0]) / (len(stamps) - 1) * 1e3, cpu]), flush=True)
 """
 
+Row = tuple[float, float, float]
+"""TTFT in seconds, TPOT in milliseconds, processor seconds up to the first token."""
 
-def ours(args, ids) -> tuple[list[tuple[float, float]], dict]:
-    from engine import Engine, EngineConfig, Sampling
 
-    engine = Engine.load(EngineConfig(model=args.model, context=args.length + 256, threads=args.threads))
-    results, stats = [], None
-    for round_ in range(args.rounds):
-        for event in engine.generate(ids, Sampling(max_tokens=args.tokens + 1), conversation=str(round_)):
-            stats = getattr(event, "stats", stats)
-        engine.unload(str(round_))
-        if stats.reused_tokens:
+class Ours:
+    def __init__(self, args, ids) -> None:
+        from engine import Engine, EngineConfig
+
+        self.args, self.ids, self.stats = args, ids, None
+        self.engine = Engine.load(EngineConfig(model=args.model, context=args.length + 256, threads=args.threads))
+
+    def round(self, number: int) -> Row:
+        from engine import Sampling
+        from engine.events import Token
+
+        cpu, first = time.process_time(), None
+        events = self.engine.generate(self.ids, Sampling(max_tokens=self.args.tokens + 1), conversation=str(number))
+        for event in events:
+            if first is None and isinstance(event, Token):
+                first = time.process_time() - cpu
+            self.stats = getattr(event, "stats", self.stats)
+        self.engine.unload(str(number))
+        if self.stats.reused_tokens:
             raise SystemExit("a prefix was re-used: the measurement is void")
-        results.append((stats.ttft_s, stats.tpot_ms))
-    detail = {
-        "decode_weights": getattr(engine, "decode_weights", None),
-        "logit_error": getattr(engine, "decode_logit_error", None),
-    }
-    detail |= {"output_tokens": stats.output_tokens, "peak_memory_bytes": stats.peak_memory_bytes}
-    engine.close()
-    return results, detail
+        return self.stats.ttft_s, self.stats.tpot_ms, first
+
+    def detail(self) -> dict:
+        engine = self.engine
+        found = {"decode_weights": engine.decode_weights, "logit_error": engine.decode_logit_error}
+        return found | {name: getattr(self.stats, name) for name in ("output_tokens", "peak_memory_bytes")}
 
 
-def transformers_peer(args, ids) -> list[tuple[float, float]]:
-    import torch
-    from transformers import AutoModelForCausalLM, DynamicCache
+class Transformers:
+    def __init__(self, args, ids) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(args.threads)
-    model = AutoModelForCausalLM.from_pretrained(
-        args.model.parent, gguf_file=args.model.name, dtype=torch.float32
-    ).eval()
-    results = []
-    with torch.inference_mode():
-        for _ in range(args.rounds):
+        torch.set_num_threads(args.threads)
+        self.args, self.ids = args, torch.tensor([ids])
+        self.model = AutoModelForCausalLM.from_pretrained(
+            args.model.parent, gguf_file=args.model.name, dtype=torch.float32
+        ).eval()
+
+    def round(self, number: int) -> Row:
+        import torch
+        from transformers import DynamicCache
+
+        with torch.inference_mode():
             cache = DynamicCache()
-            start = time.perf_counter()
-            out = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cpu, start = time.process_time(), time.perf_counter()
+            out = self.model(self.ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             token = out.logits[:, -1:].argmax(-1)
-            first = time.perf_counter()
-            for _ in range(args.tokens):
-                out = model(token, past_key_values=cache, use_cache=True)
+            cpu, first = time.process_time() - cpu, time.perf_counter()
+            for _ in range(self.args.tokens):
+                out = self.model(token, past_key_values=cache, use_cache=True)
                 token = out.logits[:, -1:].argmax(-1)
-            results.append((first - start, (time.perf_counter() - first) / args.tokens * 1e3))
-    return results
+            return first - start, (time.perf_counter() - first) / self.args.tokens * 1e3, cpu
+
+
+class Llama:
+    def __init__(self, args, ids) -> None:
+        command = [args.llama_python, "-c", LLAMA]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        job = {"model": str(args.model), "ids": ids, "length": args.length, "threads": args.threads}
+        self._write(json.dumps(job | {"tokens": args.tokens}))
+
+    def _write(self, line: str) -> None:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def round(self, number: int) -> Row:
+        self._write("go")
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("llama.cpp did not run: its own words are above")
+        return tuple(json.loads(line))
 
 
 def main() -> None:
@@ -97,25 +133,21 @@ def main() -> None:
     ids = Tokenizer(source.tokenizer_source).encode(args.text.read_text())[: args.length]
     if len(ids) < args.length:
         raise SystemExit(f"the text has only {len(ids)} tokens")
-    table, detail = {}, {}
-    table["ours"], detail = ours(args, ids)
-    if "transformers" in args.peers:
-        table["transformers"] = transformers_peer(args, ids)
-    if "llama" in args.peers:
-        job = {"model": str(args.model), "ids": ids, "length": args.length, "threads": args.threads}
-        job |= {"rounds": args.rounds, "tokens": args.tokens}
-        done = subprocess.run([args.llama_python, "-c", LLAMA], input=json.dumps(job), capture_output=True, text=True)
-        if done.returncode:
-            print("llama.cpp did not run:", done.stderr.strip().splitlines()[-1:])
-        else:
-            table["llama.cpp"] = json.loads(done.stdout.strip().splitlines()[-1])
+    wanted = {"transformers": Transformers, "llama.cpp": Llama}
+    engines = {"ours": Ours(args, ids)}
+    engines |= {name: make(args, ids) for name, make in wanted.items() if name[:5] in args.peers}
+    table: dict[str, list[Row]] = {name: [] for name in engines}
+    for number in range(args.rounds):
+        for name in list(engines) if number % 2 == 0 else reversed(list(engines)):
+            table[name].append(engines[name].round(number))
+            print(f"round {number} {name}: TTFT {table[name][-1][0]:.2f} s", flush=True)
+    print(f"{args.length} tokens, {args.threads} threads, median of {args.rounds}; {engines['ours'].detail()}")
     base = [statistics.median(column) for column in zip(*table["ours"], strict=True)]
-    print(f"{args.length} tokens, {args.threads} threads, median of {args.rounds}; {detail}")
     for name, rows in table.items():
-        ttft, tpot = (statistics.median(column) for column in zip(*rows, strict=True))
+        ttft, tpot, cpu = (statistics.median(column) for column in zip(*rows, strict=True))
         print(
-            f"{name:14} TTFT {ttft:7.2f} s ({ttft / base[0]:5.2f} x ours)"
-            f"  TPOT {tpot:7.1f} ms ({tpot / base[1]:5.2f} x ours)  {rows}"
+            f"{name:14} TTFT {ttft:7.2f} s ({ttft / base[0]:5.2f} x ours), processor {cpu:6.2f} s ({cpu / base[2]:.2f})"
+            f"  TPOT {tpot:7.1f} ms ({tpot / base[1]:5.2f} x ours)  {[tuple(round(x, 2) for x in row) for row in rows]}"
         )
 
 
