@@ -221,7 +221,8 @@ def export_when_idle(service: EngineService, writer: SnapshotWriter, conversatio
             return
         known = KnownKeys(writer, conversation_id)
         live = engine.live_tokens(conversation_id)
-        for tokens in sorted({min(checkpoint, live), live} - {0}):
+        # Also of earlier turns: their rows may not have been written when there was no room.
+        for tokens in sorted({min(checkpoint, live), *engine.kept_tokens(conversation_id)} - {0}):
             for row in engine.export(conversation_id, tokens, known):
                 while not writer.offer(conversation_id, engine.fingerprint, row):
                     time.sleep(0.01)

@@ -27,6 +27,7 @@ from app.snapshots import export_when_idle
 from app.thinking import split_thinking
 from app.turn import READ_BY, Passage, Reading, TurnState, TurnStats
 from app.turn_choices import reading_for, sampling_of
+from storage import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +231,7 @@ class TurnWork:
                     thinking, shown = split_thinking(text, already_open=plan.record.open_thinking)
                     job.update(phase="answering", answer=shown, thinking=thinking, eta_s=None)
                     if time.monotonic() - stored_at > STORE_EVERY_S:
-                        self.app.library.update_message(self.answer.id, text=shown, thinking=thinking or None)
+                        self._store_so_far(job, shown, thinking)
                         stored_at = time.monotonic()
                 elif isinstance(event, Reused):
                     reused, began = event.tokens, time.monotonic()
@@ -251,6 +252,15 @@ class TurnWork:
                     self._end(job, face, writer, plan, ids, text, event.stats, looked)
         finally:
             events.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
+
+    def _store_so_far(self, job: Job, shown: str, thinking: str) -> None:
+        """What cannot be written now may be by the end of the answer: until then it is said, and the answer goes on."""
+        try:
+            self.app.library.update_message(self.answer.id, text=shown, thinking=thinking or None)
+        except StorageError as error:
+            warning = f"The answer is not stored yet: {error}"
+            if warning not in job.state.warnings:
+                job.update(warnings=(*job.state.warnings, warning))
 
     def _end(
         self,

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from storage.base import checked_hex64
-from storage.errors import StorageError
+from storage.errors import DiskFull, StorageError
 from storage.rows import Holding, SnapshotStats
 from storage.snapshot_file import SnapshotFile, Unsound
 from storage.snapshot_queries import (
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 SNAPSHOT_NAME = "kvcache.db"
 MOST_QUOTA_BYTES = 200 * 10**9
 TICK = 1e-5  # seconds that tell two uses apart
+KEPT_FREE_BYTES = 64 * 2**20  # of the disk, for what cannot be computed again
 FREE_PAGES_KEPT = 1024  # 64 MB of freed pages wait for re-use before the file is made smaller
 
 
@@ -179,6 +180,15 @@ class SnapshotStore:
             if stored < len(batch):
                 break
         return written
+
+    def _need_room(self, new_bytes: int) -> None:
+        """Snapshots never take the last of a disk: messages and documents need it. Rows stand in the log first."""
+        path = self._file.path
+        if shutil.disk_usage(path.parent).free < KEPT_FREE_BYTES + 2 * new_bytes:
+            raise DiskFull(
+                f"There is too little room for snapshots in {path.name}.",
+                f"Free some space on the disk of {path.parent}.",
+            )
 
     def claim(self, owner: str, keys: Sequence[str]) -> None:
         """Makes `owner` one more owner of stored rows and their ancestors, without writing their payloads again."""
@@ -322,6 +332,8 @@ class SnapshotStore:
             before = frozenset(known)
             now, new = held(db), sum(row_bytes(row) for row in batch if row.key not in known)
             now -= evict(db, now + new - self.quota_bytes, protected=own)
+            if new:
+                self._need_room(new)
             written = stored = 0
             for row in batch:
                 if row.key not in known:

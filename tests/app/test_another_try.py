@@ -63,6 +63,9 @@ class Script:
     def live_tokens(self, _: str) -> int:
         return 0
 
+    def kept_tokens(self, _: str) -> list[int]:
+        return []
+
     def unload(self, _: str) -> None: ...
     def close(self) -> None: ...
 

@@ -50,6 +50,11 @@ def test_plan_says_what_reading_takes_and_what_fits(capsys, data_dir, starter_mo
     assert "It does not fit" in out
     assert "(a guess: nothing was measured yet)" in out
     assert "--fit smallest" in out
+    assert "cache.quota" not in out
+    code, out, _ = ask(capsys, data_dir, starter_model, str(repo), "--plan", "--cache-quota", "1MB")
+    assert "note: The snapshot of this read takes" in out
+    code, out, _ = ask(capsys, data_dir, starter_model, str(repo), "--plan", "--cache-quota", "1MB", "--json")
+    assert "cache.quota" in json.loads(out)["warnings"][-1]
     code, out, _ = ask(capsys, data_dir, starter_model, str(repo), "--plan", "--files", "src/*")
     assert "It fits" in out
     assert "Chosen: " in out
