@@ -19,6 +19,7 @@ from app import ingest
 from app.changes.folder_files import earlier_reading, folder_sha256, keep_files
 from app.changes.versions import MAP, superseded
 from app.errors import AppError, BadInput, Cancelled, as_app_error
+from app.ingest.files import NOT_READ
 from app.pages import PageChoice
 from app.paths import Paths
 from app.prompts import DocumentText, system_text
@@ -69,10 +70,12 @@ def add_files(
     passwords: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
+    ocr: str | None = None,
 ) -> list[AddedFile]:
     """Reads files and folders and attaches them, in the order given; one bad file never stops the rest.
 
-    passwords: by path or by file name. After `cancel` the remaining ones come back with a Cancelled error.
+    passwords: by path or by file name. ocr: languages for scanned pages, else those of the settings. After `cancel` the
+    remaining ones come back with a Cancelled error.
     """
     added = []
     for path in map(Path, paths):
@@ -80,7 +83,8 @@ def add_files(
         try:
             if cancel is not None and cancel.is_set():
                 raise Cancelled(f"{path.name} was not read, because you stopped.", "Add it again when you want it.")
-            added.append(_add(app, conversation_id, path, password, progress, cancel))
+            languages = app.settings.ocr if ocr is None else ocr
+            added.append(_add(app, conversation_id, path, password, progress, cancel, languages))
         except Exception as error:
             added.append(AddedFile(path, None, as_app_error(error)))
     return added
@@ -151,6 +155,20 @@ def stored_file(app: App, document: Document) -> Path | None:
     return next(iter(sorted(Paths(app.data_dir).documents.glob(f"{document.sha256}.*"))), None)
 
 
+def share_copy(app: App, document: Document, sha256: str) -> None:
+    """Keeps the app's copy of a document's file for another document too, which is stored under this sha256."""
+    path = stored_file(app, document)
+    if path is None:
+        return
+    target = path.with_name(f"{sha256}{path.suffix}")
+    if target.exists():
+        return
+    try:
+        os.link(path, target)
+    except OSError:  # a disk without hard links
+        _copy(path, target, document.name)
+
+
 def document_texts(app: App, conversation_id: str, pages: PageChoice | None) -> list[DocumentText]:
     """The documents of a conversation with their chosen pages, in their fixed order. Raises WrongUse."""
     choice = pages or PageChoice()
@@ -199,6 +217,7 @@ def _add(
     password: str | None,
     progress: Progress | None,
     cancel: threading.Event | None,
+    ocr: str,
 ) -> AddedFile:
     def report(done: int, total: int) -> None:
         if progress is not None:
@@ -208,18 +227,19 @@ def _add(
         raise BadInput(f"There is no file {path}.", "Check the name.")
     if path.is_dir():
         earlier = earlier_reading(app.library, app.library.last_of_source(str(path.absolute()), "folder"))
-        extracted = ingest.read_folder(path, progress=report, cancel=cancel, earlier=earlier)
+        extracted = ingest.read_folder(path, progress=report, cancel=cancel, earlier=earlier, ocr=ocr)
         sha256 = folder_sha256(app.library, extracted, str(path.absolute()))
     else:
-        known = _stored_before(app, path)
+        known = _stored_before(app, path, ocr)
         if known is not None:
             there = any(known.id == document.id for document in app.library.documents(conversation_id))
             offered = not there and _offered_as_newer(app, conversation_id, known)
             if not offered:
                 _attach(app, conversation_id, known)
             report(known.pages, known.pages)
-            return AddedFile(path, known, None, _page_warnings(app.library.pages(known.id)), offered=offered)
-        ocr = app.settings.ocr
+            return AddedFile(
+                path, known, None, _page_warnings(known.name, app.library.pages(known.id)), offered=offered
+            )
         extracted = ingest.read_file(path, password=password, progress=report, cancel=cancel, ocr=ocr)
         sha256 = extracted.sha256
         _keep_copy(app, path, sha256)
@@ -263,9 +283,9 @@ def _attach(app: App, conversation_id: str, document: Document) -> None:
         raise
 
 
-def _stored_before(app: App, path: Path) -> Document | None:
+def _stored_before(app: App, path: Path, ocr: str) -> Document | None:
     """The document with this file's content, if this version's extractor has read it before."""
-    return app.library.find_document(*ingest.identify(path, app.settings.ocr))
+    return app.library.find_document(*ingest.identify(path, ocr))
 
 
 def ingest_rows(extracted: ingest.Extracted) -> list[PageRow]:
@@ -276,11 +296,13 @@ def ingest_rows(extracted: ingest.Extracted) -> list[PageRow]:
     ]
 
 
-def _page_warnings(rows: Sequence[PageRow]) -> tuple[str, ...]:
+def _page_warnings(name: str, rows: Sequence[PageRow]) -> tuple[str, ...]:
     """What a reader of stored pages should know."""
     warnings = []
-    if empty := [row.index for row in rows if row.flag in ("scanned", "garbled")]:
-        warnings.append(f"No usable text on {ingest.page_ranges(empty)}.")
+    if scanned := [row.index for row in rows if row.flag == "scanned"]:
+        warnings.append(f"{name}: {ingest.page_ranges(scanned)} of {len(rows)}{NOT_READ}")
+    if garbled := [row.index for row in rows if row.flag == "garbled"]:
+        warnings.append(f"No usable text on {ingest.page_ranges(garbled)}.")
     if recognised := [row.index for row in rows if row.ocr]:
         warnings.append(f"Recognised by OCR, so letters and figures may be wrong: {ingest.page_ranges(recognised)}.")
     if shown := [row for row in rows if row.pictures or row.formulas]:
@@ -290,11 +312,13 @@ def _page_warnings(rows: Sequence[PageRow]) -> tuple[str, ...]:
 
 
 def _keep_copy(app: App, path: Path, sha256: str) -> None:
-    folder = Paths(app.data_dir).documents
-    target = folder / f"{sha256}{path.suffix.lower()}"
-    if target.exists():
-        return
-    incoming = folder / f"{target.name}.new"
+    target = Paths(app.data_dir).documents / f"{sha256}{path.suffix.lower()}"
+    if not target.exists():
+        _copy(path, target, path.name)
+
+
+def _copy(path: Path, target: Path, name: str) -> None:
+    incoming = target.with_name(f"{target.name}.new")
     try:
         shutil.copyfile(path, incoming)
         incoming.chmod(0o600)
@@ -302,5 +326,5 @@ def _keep_copy(app: App, path: Path, sha256: str) -> None:
     except OSError as error:
         incoming.unlink(missing_ok=True)
         raise AppError(
-            f"There was no room to keep a copy of {path.name}: {error.strerror}.", f"Free some space on {folder}."
+            f"There was no room to keep a copy of {name}: {error.strerror}.", f"Free some space on {target.parent}."
         ) from error

@@ -62,6 +62,14 @@ class PasswordNeeded(BadInput):
     """The document is encrypted and no password, or a wrong one, was given."""
 
 
+class NeedsOcr(BadInput):
+    """Nothing of the file can be read, because its pages are pictures. pages: how many of them are."""
+
+    def __init__(self, message: str, hint: str = "", *, pages: int = 0) -> None:
+        super().__init__(message, hint)
+        self.pages = pages
+
+
 class Cancelled(AppError):
     """The user stopped the work before it was done."""
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from app.citations.citation import line_label
 from app.ledger import Part
+from app.page_labels import file_page
 from app.skeleton import Skeleton
 from app.thinking import CLOSE, ends_in_thinking
 from app.turn import Passage
@@ -117,8 +118,9 @@ def passages_text(passages: Sequence[Passage]) -> str:
     parts = []
     for passage in passages:
         name = f"{passage.document}, " if several else ""
-        lines = f", marked {passage.label}" if line_label(passage.label) else ""
-        parts.append(f"[{name}page {passage.page}{lines}]\n{without_markers(passage.text.strip())}\n\n")
+        inside = line_label(passage.label) or file_page(passage.label)
+        where = f", marked {passage.label}" if inside else ""
+        parts.append(f"[{name}page {passage.page}{where}]\n{without_markers(passage.text.strip())}\n\n")
     return "".join(parts)
 
 

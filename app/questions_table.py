@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from app.citation_report import file_object, short_place
 from app.citations import Citation
 from app.errors import WrongUse, as_app_error
 from app.jobs import Job
@@ -51,11 +52,12 @@ class TableRow:
 
     @property
     def pages(self) -> str:
-        """'manual.pdf p. 3, p. 5; notes.pdf p. 1' in the order of the citations."""
+        """'manual.pdf p. 3, p. 5; docs/notes.pdf p. 1' in the order of the citations."""
         by_document: dict[str, dict[str, None]] = {}
         for citation in self.citations:
             if citation.page:
-                by_document.setdefault(citation.document, {})[f"p. {citation.page}"] = None
+                document, page = short_place(citation.document, citation.page, citation.label)
+                by_document.setdefault(document, {})[page] = None
         return "; ".join(f"{document} {', '.join(pages)}" for document, pages in by_document.items())
 
     @property
@@ -255,7 +257,10 @@ def as_json_lines(rows: Iterable[TableRow]) -> str:
 
 
 def _object(row: TableRow) -> dict[str, Any]:
-    citations = [{"document": c.document, "page": c.page, "quote": c.quote, "status": c.status} for c in row.citations]
+    citations = [
+        {"document": c.document, "page": c.page, **file_object(c.label), "quote": c.quote, "status": c.status}
+        for c in row.citations
+    ]
     return row.cells() | {"citations": citations}
 
 

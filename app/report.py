@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.citation_report import NO_PAGE, citation_object, citation_place, place, status_words
+from app.citation_report import (
+    NO_PAGE,
+    citation_object,
+    citation_place,
+    file_object,
+    place,
+    short_place,
+    status_words,
+)
 from app.citations import Citation
 from app.pages import format_pages
 from app.questions_table import TableRow, harmless
@@ -55,7 +63,15 @@ def turn_object(state: TurnState, more_warnings: Iterable[str] = ()) -> dict[str
         "answer": state.answer,
         "citations": [citation_object(citation) for citation in state.citations],
         "passages": [
-            {"document": p.document, "page": p.page, "text": p.text, "score": round(p.score, 4)} for p in state.passages
+            {
+                "document": p.document,
+                "page": p.page,
+                "label": p.label,
+                **file_object(p.label),
+                "text": p.text,
+                "score": round(p.score, 4),
+            }
+            for p in state.passages
         ],
         "prompt_tokens": stats.prompt_tokens,
         "reused_tokens": stats.reused_tokens,
@@ -98,7 +114,7 @@ def _evidence(state: TurnState) -> dict[str, Any]:
 
 
 def _share(page: PageShare) -> dict[str, Any]:
-    return {"document": page.document, "page": page.page, "share": round(page.share, 4)}
+    return {"document": page.document, "page": page.page, **file_object(page.label), "share": round(page.share, 4)}
 
 
 def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
@@ -106,19 +122,27 @@ def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
     row = dict(result) | {"question": question, "error": result.get("error", "")}
     own = table_row(question, result)
     row["answer"], row["pages"], row["quote_status"] = harmless(own.answer), own.pages, own.quote_status
-    row["citations"] = "; ".join(
-        f"{c['document']} p. {c['page']}" if c["page"] else NO_PAGE for c in result.get("citations", ())
-    )
-    row["passages"] = "; ".join(f"{p['document']} p. {p['page']}" for p in result.get("passages", ()))
+    row["citations"] = "; ".join(_short(c) if c["page"] else NO_PAGE for c in result.get("citations", ()))
+    row["passages"] = "; ".join(map(_short, result.get("passages", ())))
     row["warnings"] = " ".join(result.get("warnings", ()))
     return [row.get(column, "") for column in CSV_COLUMNS]
+
+
+def _short(found: Mapping[str, Any]) -> str:
+    return " ".join(short_place(found["document"], found["page"], found.get("label", "")))
 
 
 def table_row(question: str, result: Mapping[str, Any]) -> TableRow:
     """A row of a table of questions from the object of one answer; an error is {"error": sentence}."""
     cited = tuple(
         Citation(
-            "", c["document"], c["page"], "", c.get("quote", ""), c.get("status", "attributed"), said=c.get("said", "")
+            "",
+            c["document"],
+            c["page"],
+            c.get("label", ""),
+            c.get("quote", ""),
+            c.get("status", "attributed"),
+            said=c.get("said", ""),
         )
         for c in result.get("citations", ())
     )

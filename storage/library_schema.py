@@ -150,3 +150,9 @@ def m005_unread_on_pages(db: Database) -> None:
     # how many pictures and formulas a page shows that its text does not hold; ocr: its text was recognised on a picture
     for column in ("pictures", "formulas", "ocr"):
         db.execute(f"ALTER TABLE pages ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+
+@library_migrations()
+def m006_scanned_files(db: Database) -> None:
+    # how many pages of a file inside a folder or archive are pictures without text, where it was left out for that
+    db.execute("ALTER TABLE document_files ADD COLUMN scanned INTEGER NOT NULL DEFAULT 0")

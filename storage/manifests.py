@@ -17,7 +17,8 @@ class FileRow:
     """One file inside a document that was read from a folder or an archive.
 
     modified: nanoseconds since 1970, 0 where unknown. first_page and pages: where its text stands, 0 and 0 for a file
-    that was left out; skipped then says why. sha256 is "" for a file that was never opened.
+    that was left out; skipped then says why. sha256 is "" for a file that was never opened. scanned: of a file that was
+    left out because it holds no text, how many of its pages are pictures.
     """
 
     path: str
@@ -28,6 +29,7 @@ class FileRow:
     first_page: int = 0
     pages: int = 0
     skipped: str = ""
+    scanned: int = 0
 
     def __post_init__(self) -> None:
         if self.sha256:
@@ -59,14 +61,14 @@ class Manifests(LibraryPart):
         columns = ", ".join(("document_id", "position", *FileRow.__slots__))
         rows = [
             (document_id, place, storable(f.path), f.size, f.modified, f.sha256, storable(f.extractor), f.first_page,
-             f.pages, storable(f.skipped))
+             f.pages, storable(f.skipped), f.scanned)
             for place, f in enumerate(files)
         ]  # fmt: skip
         with self._writer.transaction() as db:
             if db.execute("SELECT 1 FROM documents WHERE id = ?", (document_id,)).fetchone() is None:
                 raise not_found("document", document_id)
             db.execute("DELETE FROM document_files WHERE document_id = ?", (document_id,))
-            db.conn.executemany(f"INSERT INTO document_files ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            db.conn.executemany(f"INSERT INTO document_files ({columns}) VALUES ({', '.join('?' * 11)})", rows)
 
     def files(self, document_id: str) -> list[FileRow]:
         """In the order of the document's text; empty for a document that is one file."""
@@ -74,8 +76,32 @@ class Manifests(LibraryPart):
         with self._writer.use() as db:
             return [FileRow(*row) for row in db.execute(query, (document_id,)).fetchall()]
 
+    def file_of_page(self, document_id: str, page: int) -> FileRow | None:
+        """The file inside a folder or archive that a page of the document is of; None where it is of none."""
+        query = f"""
+            SELECT {", ".join(FileRow.__slots__)} FROM document_files
+            WHERE document_id = ? AND first_page <= ? AND first_page + pages > ? AND pages > 0
+        """
+        with self._writer.use() as db:
+            row = db.execute(query, (document_id, page, page)).fetchone()
+        return None if row is None else FileRow(*row)
+
+    def flagged_pages(self, document_id: str, flags: Sequence[str]) -> list[int]:
+        """Numbers of the document's pages with one of these flags, ascending."""
+        marks = ", ".join("?" * len(flags))
+        query = f"SELECT page FROM pages WHERE document_id = ? AND flag IN ({marks}) ORDER BY page"
+        with self._writer.use() as db:
+            return [row[0] for row in db.execute(query, (document_id, *flags)).fetchall()]
+
+    def recognised_pages(self, document_id: str) -> list[int]:
+        """Numbers of the document's pages whose text was recognised on a picture, ascending."""
+        query = "SELECT page FROM pages WHERE document_id = ? AND ocr = 1 ORDER BY page"
+        with self._writer.use() as db:
+            return [row[0] for row in db.execute(query, (document_id,)).fetchall()]
+
     def file_pages(self, sha256: str, extractor: str) -> tuple[str, list[PageRow]] | None:
-        """The text that this extractor once made of a file inside some folder: (path it had there, its pages)."""
+        """The text that this extractor once made of a file inside some folder: (path it had there, its pages); their
+        numbers are those in the folder's document."""
         query = """
             SELECT document_id, path, first_page, pages FROM document_files
             WHERE sha256 = ? AND extractor = ? AND pages > 0 LIMIT 1

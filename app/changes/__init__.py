@@ -145,18 +145,34 @@ def apply_changes(
         _forget_unused(app, [fresh.id])
         raise WrongUse(f"{chain.base.name} is as it was when it was read.", "There is nothing to bring up to date.")
     if way == "again":
-        mapped = [d for d in library.documents(conversation_id) if d.kind == MAP and d.source == document_id]
-        library.replace_attached(conversation_id, document_id, fresh.id)
-        _move_maps(app, conversation_id, fresh, mapped)
+        _replace(app, conversation_id, document_id, fresh)
         _mark_earlier(library, conversation_id, {document_id, *(update.id for update in chain.updates)})
         return fresh
     update = _store_update(library, chain, fresh, changes)
     library.attach(conversation_id, update.id)
     library.set_version(conversation_id, Version(document_id, update.id, "updated"))
     library.forget_offers(conversation_id, document_id)
+    _share_copy(app, fresh, update)
     _forget_unused(app, [fresh.id])
     _mark_earlier_pages(library, conversation_id, chain, changes)
     return update
+
+
+def take_place(app: App, conversation_id: str, document: Document, fresh: Document) -> None:
+    """Another reading of a document takes its place; of a folder that changed meanwhile, as when it is read again."""
+    library = app.library
+    chain = next((c for c in chains(library, conversation_id) if c.base.id == document.id), None)
+    changed = chain is not None and compare(document, chain.files(library), _of_document(library, fresh.id)).count
+    updates = {update.id for update in chain.updates} if chain is not None else set()
+    _replace(app, conversation_id, document.id, fresh)
+    if changed:
+        _mark_earlier(library, conversation_id, {document.id, *updates})
+
+
+def _replace(app: App, conversation_id: str, document_id: str, fresh: Document) -> None:
+    mapped = [d for d in app.library.documents(conversation_id) if d.kind == MAP and d.source == document_id]
+    app.library.replace_attached(conversation_id, document_id, fresh.id)
+    _move_maps(app, conversation_id, fresh, mapped)
 
 
 def dismiss(app: App, conversation_id: str, document_id: str) -> None:
@@ -214,7 +230,10 @@ def _fresh(
         if version.state == "offered" and version.document_id == chain.base.id:
             return library.document(version.newer_id)
     earlier = earlier_reading(library, chain.base.id)
-    extracted = ingest.read_folder(Path(chain.base.source), progress=progress, cancel=cancel, earlier=earlier)
+    languages = ingest.ocr_of(chain.base.extractor) or app.settings.ocr
+    extracted = ingest.read_folder(
+        Path(chain.base.source), progress=progress, cancel=cancel, earlier=earlier, ocr=languages
+    )
     document = library.add_document(
         folder_sha256(library, extracted, chain.base.source),
         extracted.name,
@@ -325,6 +344,13 @@ def _forget_unused(app: App, document_ids: Sequence[str]) -> None:
     from app.documents import remove_unused
 
     remove_unused(app, document_ids)
+
+
+def _share_copy(app: App, fresh: Document, update: Document) -> None:
+    """Pages of a newer archive are drawn from it, so the update keeps its file."""
+    from app.documents import share_copy
+
+    share_copy(app, fresh, update.sha256)
 
 
 def _mark_earlier(library: Library, conversation_id: str, documents: set[str]) -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app import ingest
+from app.ingest.collected import PDF, label_in_file
+from app.page_labels import file_page
 from storage import FileRow
 
 if TYPE_CHECKING:
-    from storage import Document, Library
+    from storage import Document, Library, PageRow
 
 SETTLED_NS = 2_000_000_000
 """A file that was changed so shortly before it was read may have been changed again within the clock's grain."""
@@ -19,7 +21,7 @@ SETTLED_NS = 2_000_000_000
 def keep_files(library: Library, document: Document, extracted: ingest.Extracted) -> None:
     """Stores the list of files. Of a document that was stored before only sizes and times are brought up to date."""
     rows = [
-        FileRow(f.path, f.size, f.modified, f.sha256, f.extractor, f.first_page, f.pages, f.skipped)
+        FileRow(f.path, f.size, f.modified, f.sha256, f.extractor, f.first_page, f.pages, f.skipped, f.scanned)
         for f in extracted.files
     ]
     stored = library.files(document.id)
@@ -69,14 +71,28 @@ def earlier_reading(library: Library, document_id: str | None) -> ingest.Earlier
     )
 
 
-def known_text(library: Library, sha256: str, extractor: str) -> list[tuple[str, str, str]] | None:
-    """Pages (label inside the file, text, flag) that this extractor once made of these bytes, in a folder or alone."""
+def known_text(library: Library, sha256: str, extractor: str) -> list[ingest.FilePageText] | None:
+    """Pages that this extractor once made of these bytes, in a folder or alone."""
     inside = library.file_pages(sha256, extractor)
     if inside is not None:
         path, rows = inside
-        return [(row.label.removeprefix(f"{ingest.printable(path)}:"), row.text, row.flag) for row in rows]
+        labels = [row.label.removeprefix(f"{ingest.printable(path)}:") for row in rows]
+        if extractor.startswith(PDF):
+            labels = [label_in_file("pdf", number, _printed(row.label, number)) for number, row in enumerate(rows, 1)]
+        return [_page(label, row) for label, row in zip(labels, rows, strict=True)]
     alone = library.find_document(sha256, extractor)
     if alone is None:
         return None
-    mark = "p" if alone.kind == "pdf" else ""
-    return [(f"{mark}{row.label}", row.text, row.flag) for row in library.pages(alone.id)]
+    return [_page(label_in_file(alone.kind, row.index, row.label), row) for row in library.pages(alone.id)]
+
+
+def _printed(label: str, number: int) -> str:
+    """What is printed on a page of a PDF in a folder; earlier versions kept only that in its label."""
+    file = file_page(label)
+    if file is None:
+        return ""
+    return file.printed or (str(file.page) if file.page != number else "")
+
+
+def _page(label: str, row: PageRow) -> ingest.FilePageText:
+    return ingest.FilePageText(label, row.text, row.flag, row.pictures, row.formulas, row.ocr)

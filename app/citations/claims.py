@@ -11,8 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.citations.index import PageIndex
+from app.citations.index import PageIndex, Scope
+from app.page_labels import file_page
 
+LONGEST_PATH = 240  # characters before a page in which a file's name is looked for
 MOST_PAGES = 40  # that one claim names; a longer range is no place
 
 _NAME = r"(?:[A-Z]{0,2}-?\d{1,5}|[ivxlcdm]{1,7})(?![\w])"
@@ -161,10 +163,18 @@ class _Reader:
         first = int(match[f"{which}first"])
         last = max(first, int(match[f"{which}last"] or first))
         if not self.index.has_file(path):
-            return None
+            return self._file_pages(match, path, first, last)
         written = f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
         places = tuple(self.index.with_lines(path, first, last))
         return Claim(match.start(), match.end(), written, places, True, first, last)
+
+    def _file_pages(self, match: re.Match[str], path: str, first: int, last: int) -> Claim | None:
+        """docs/manual.pdf:3 names a page where the file has pages and no lines."""
+        scope = next((s for known, s in self.index.names if s.path and known.casefold() == path.casefold()), None)
+        if scope is None:
+            return None
+        names = _expand(f"{first}-{last}") if last > first else [str(first)]
+        return Claim(match.start(), match.end(), _written(names), self._places(scope, names), True)
 
     def bracket(self, match: re.Match[str], footnotes: dict[str, Claim]) -> Claim | None:
         """A citation in brackets; None for anything else that stands in brackets."""
@@ -203,7 +213,10 @@ class _Reader:
         return Claim(start, end, "; ".join(written), tuple(dict.fromkeys(places)), firm)
 
     def _marked(self, text: str, places: list[int]) -> list[int]:
-        """Our own markers name both: [Page 3, marked xii]."""
+        """Our own markers name both: [Page 3, marked xii], [Page 40, marked docs/manual.pdf:p3]."""
+        whole = re.search(r"\b(?:marked|printed)\s+(\S.*?)\s*$", text, re.IGNORECASE)
+        if whole and file_page(whole[1]) and (exact := self.index.labelled(whole[1])):
+            return exact
         label = re.search(rf"\b(?:marked|printed)\s+({_NAME})", text, re.IGNORECASE)
         exact = [place for place in places if label and self.index.pages[place].label.casefold() == label[1].casefold()]
         return exact or places
@@ -215,40 +228,47 @@ class _Reader:
         document = self._by_number(before) if re.search(r"\d\W{0,3}$", before) else None
         if document is None and behind:
             document = self._by_name(behind[1])
+        if document is None:
+            document = self._by_file_before(answer[max(0, match.start() - LONGEST_PATH) : match.start()])
         names = _names(match)
         firm = match["dense"] is not None
         return Claim(match.start(), match.end(), _written(names), self._places(document, names), firm)
 
-    def _places(self, document: str | None, names: Sequence[str]) -> tuple[int, ...]:
+    def _places(self, document: Scope | None, names: Sequence[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(place for name in names for place in self.index.named(document, name)))
 
-    def _document(self, text: str) -> tuple[str | None, str]:
-        """(id of the document that the text names, the text without that name)."""
+    def _document(self, text: str) -> tuple[Scope | None, str]:
+        """(what the text names, a document or a file in one, the text without that name)."""
         match = _DOCUMENT.search(text)
         if match:
             return self._by_number(text), text[: match.start()] + " " + text[match.end() :]
-        for name, id in self.index.document_names:
-            for known in (name, name.rpartition(".")[0]):
-                if (
-                    known
-                    and known.casefold() in text.casefold()
-                    and (found := re.search(rf"(?<!\w){re.escape(known)}(?!\w)", text, re.IGNORECASE))
-                ):
-                    return id, text[: found.start()] + " " + text[found.end() :]
+        folded = text.casefold()
+        for known, scope in self.index.names:
+            if known.casefold() in folded and (
+                found := re.search(rf"(?<!\w){re.escape(known)}(?!\w)", text, re.IGNORECASE)
+            ):
+                return scope, text[: found.start()] + " " + text[found.end() :]
         return None, text
 
-    def _by_number(self, text: str) -> str | None:
+    def _by_number(self, text: str) -> Scope | None:
         numbers = [int(match["number"] or match["dense"]) for match in _DOCUMENT.finditer(text)]
         if numbers and 1 <= numbers[-1] <= len(self.documents):
-            return self.documents[numbers[-1] - 1]
+            return Scope(self.documents[numbers[-1] - 1])
         return None
 
-    def _by_name(self, text: str) -> str | None:
-        """The document whose name the text begins with."""
-        for name, id in self.index.document_names:
-            for known in filter(None, (name, name.rpartition(".")[0])):
-                if text.casefold().startswith(known.casefold()):
-                    return id
+    def _by_name(self, text: str) -> Scope | None:
+        """The document or file whose name the text begins with."""
+        folded = text.casefold()
+        return next((scope for known, scope in self.index.names if folded.startswith(known.casefold())), None)
+
+    def _by_file_before(self, text: str) -> Scope | None:
+        """The file of a folder whose name, with its ending, stands just before: "docs/manual.pdf:p3"."""
+        folded = re.sub(r"[\s,:(`'\"*]+$", "", text).casefold()
+        for known, scope in self.index.names:
+            if scope.path and "." in known and folded.endswith(known.casefold()):
+                begin = len(folded) - len(known)
+                if begin == 0 or not (folded[begin - 1].isalnum() or folded[begin - 1] in "_."):
+                    return scope
         return None
 
 

@@ -10,10 +10,12 @@ from functools import lru_cache
 
 from app.citations.citation import line_label
 from app.citations.stream import Stream, stream
+from app.page_labels import FilePage, file_page
 from app.words import fold, is_dense, sentences, term_set
 
 CANDIDATE_PAGES = 8
 PASSAGE_CHARACTERS = 500
+LEAST_STEM = 4  # a file's name without its ending is a name from so many characters on
 STREAMS = 200  # pages whose tokens are kept; of all others only the letters are
 
 
@@ -34,7 +36,11 @@ class PageIndex:
     def __init__(self, pages: tuple[PageSource, ...]) -> None:
         self.pages = pages
         self.documents = list(dict.fromkeys(page.document_id for page in pages))
-        self.document_names = sorted({(p.document, p.document_id) for p in pages}, key=lambda n: (-len(n[0]), n))
+        self._files = [file_page(page.label) for page in pages]
+        self.names = _names(pages, self._files)
+        self._by_label: dict[str, list[int]] = defaultdict(list)
+        for place, page in enumerate(pages):
+            self._by_label[page.label.casefold()].append(place)
         self.postings: dict[str, list[int]] = defaultdict(list)
         for place, page in enumerate(pages):
             for term in term_set(page.text):
@@ -85,15 +91,36 @@ class PageIndex:
 
     def names_of(self, place: int) -> set[str]:
         """What the page may print as its number."""
-        page = self.pages[place]
-        return {fold(str(page.page)), fold(page.label)}
+        page, file = self.pages[place], self._files[place]
+        names = {fold(str(page.page)), fold(page.label)}
+        return names | {fold(file.number), fold(file.printed)} - {""} if file else names
 
-    def named(self, document: str | None, page: str) -> list[int]:
-        """Places of the pages that are called so: by label first (what is printed), then by number."""
-        inside = [place for place, source in enumerate(self.pages) if document in (None, source.document_id)]
+    def named(self, scope: Scope | None, page: str) -> list[int]:
+        """Places of the pages that are called so: by what is printed on them first, then by number.
+
+        Of a file in a folder its own numbers count. Without a scope they do where only one file has numbered pages.
+        """
+        if scope is not None and scope.path:
+            return self._in_files(page, scope)
+        inside = [place for place, source in enumerate(self.pages) if scope is None or scope.id == source.document_id]
         by_label = [place for place in inside if self.pages[place].label.casefold() == page.casefold()]
         by_number = [place for place in inside if str(self.pages[place].page) == page and place not in by_label]
-        return by_label + by_number
+        files = {(self.pages[place].document_id, file.path) for place in inside if (file := self._files[place])}
+        by_file = self._in_files(page, Scope(*files.pop())) if len(files) == 1 else []
+        return list(dict.fromkeys([*by_label, *by_number, *by_file]))
+
+    def _in_files(self, page: str, scope: Scope) -> list[int]:
+        inside = [
+            (place, file)
+            for place, file in enumerate(self._files)
+            if file and file.path == scope.path and self.pages[place].document_id == scope.id
+        ]
+        printed = [place for place, file in inside if file.printed.casefold() == page.casefold()]
+        return list(dict.fromkeys([*printed, *(place for place, file in inside if str(file.page) == page)]))
+
+    def labelled(self, label: str) -> list[int]:
+        """Places of the pages with exactly this label, but for capitals."""
+        return self._by_label.get(label.casefold(), [])
 
     def with_lines(self, path: str, first: int, last: int) -> list[int]:
         """Places of the pages whose label ("src/a.py:L1-80", or "L1-80" of the document a.py) covers these lines."""
@@ -118,8 +145,32 @@ def same_file(path: str, other: str) -> bool:
 
 def file_of(label: str) -> str:
     """The file within a folder that a page's label names: "src/a.py:L1-80" and "src/a.pdf:p3" are of one file each."""
-    path, _, rest = label.rpartition(":")
-    return path if path and re.match(r"[Lp]", rest) else ""
+    named = file_page(label) or line_label(label)
+    return named.path if named else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A document by its id; path: one file in it, "" for all of it."""
+
+    id: str
+    path: str = ""
+
+
+def _names(pages: tuple[PageSource, ...], files: list[FilePage | None]) -> list[tuple[str, Scope]]:
+    """What a document or a file with pages may be called, longest first: its name or path, without its ending too."""
+    found: set[tuple[str, Scope]] = set()
+    for page, file in zip(pages, files, strict=True):
+        name, scope = page.document, Scope(page.document_id)
+        found |= {(name, scope), (name.rpartition(".")[0], scope)}
+        if file:
+            scope = Scope(page.document_id, file.path)
+            for name in (file.path, file.path.rpartition("/")[2]):
+                stem = name.rpartition(".")[0]
+                found |= {(name, scope), *([(stem, scope)] if len(stem) >= LEAST_STEM else [])}
+    return sorted(
+        (name for name in found if name[0]), key=lambda name: (-len(name[0]), name[0], name[1].id, name[1].path)
+    )
 
 
 page_index = lru_cache(maxsize=2)(PageIndex)  # a chat asks about the same pages again and again

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import AppError
+from app.ingest.collected import Earlier
 from app.ingest.extracted import (
     Extracted,
     ExtractedFile,
     ExtractedPage,
+    FilePageText,
     Limits,
     OutlineEntry,
     Skipped,
     page_ranges,
     unread,
 )
-from app.ingest.files import extractor, identify, printable, read_file
-from app.ingest.folders import Earlier, list_folder, read_folder
+from app.ingest.files import Scans, extractor, identify, ocr_of, printable, read_file
+from app.ingest.folders import list_folder, read_folder
 from app.ingest.pool import ahead
 
 __all__ = [
@@ -31,12 +33,15 @@ __all__ = [
     "Extracted",
     "ExtractedFile",
     "ExtractedPage",
+    "FilePageText",
     "Limits",
     "OutlineEntry",
+    "Scans",
     "Skipped",
     "extractor",
     "identify",
     "list_folder",
+    "ocr_of",
     "page_ranges",
     "printable",
     "read",

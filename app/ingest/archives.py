@@ -28,7 +28,7 @@ MOST_KEPT = 200_000_000
 MOST_NAME = 1_000
 _DIRECTORY_ENTRY = 46
 _ASIAN = frozenset({"cp932", "shift_jis", "gb18030", "gbk", "gb2312", "big5", "big5hkscs", "cp949", "euc_kr"})
-_BROKEN = (
+BROKEN = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError,
     RuntimeError, ValueError,
 )  # fmt: skip
@@ -115,7 +115,7 @@ class ZipTree(ArchiveTree):
             raise _too_many(name, limits)
         try:
             self._zip = zipfile.ZipFile(file)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise BadInput(f"{name} is damaged or cut off.", "Copy or download it again.") from error
         members = self._zip.infolist()
         if len(members) > limits.folder_entries:
@@ -142,7 +142,7 @@ class ZipTree(ArchiveTree):
             raise NotInside("protected by a password")
         try:
             file = self._zip.open(member)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise NotInside("packed in a way that cannot be read, or damaged") from error
         return _Counted(file, self), member.file_size, 0  # type: ignore[return-value]
 
@@ -174,7 +174,7 @@ class TarTree(ArchiveTree):
                 self._contents[path] = (data, member.size)
         except Stopped as stop:
             self.stopped = str(stop)
-        except _BROKEN:
+        except BROKEN:
             self.stopped = "it is damaged or cut off"
         if self.stopped and not self._contents:
             raise BadInput(f"{name} could not be read, because {self.stopped}.", "Copy or download it again.")
@@ -198,7 +198,7 @@ class _Counted(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         try:
             data = self._file.read(size)  # type: ignore[attr-defined]
-        except _BROKEN as error:
+        except BROKEN as error:
             raise NotInside("damaged") from error
         self._tree.count(len(data))
         return data

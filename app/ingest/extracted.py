@@ -85,6 +85,7 @@ class ExtractedFile:
 
     modified: nanoseconds since 1970, 0 where unknown. sha256: hex, of its bytes, "" where they were not read.
     first_page and pages: its pages in the whole document, 0 and 0 for a file that was left out; skipped then says why.
+    scanned: of a file that was left out because it holds no text, how many of its pages are pictures.
     """
 
     path: str
@@ -95,6 +96,20 @@ class ExtractedFile:
     first_page: int = 0
     pages: int = 0
     skipped: str = ""
+    scanned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FilePageText:
+    """A page of a file inside a folder or archive. label: within the file, "L1-80", "p3", "Slide 4"; others as in
+    ExtractedPage."""
+
+    label: str
+    text: str
+    flag: str = ""
+    pictures: int = 0
+    formulas: int = 0
+    ocr: bool = False
 
 
 @dataclass(frozen=True, slots=True)

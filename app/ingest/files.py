@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.errors import BadInput, Cancelled
+from app.errors import BadInput, Cancelled, NeedsOcr
 from app.ingest import detect, formats, kinds
 from app.ingest import ocr as tesseract
 from app.ingest.extracted import Extracted, ExtractedPage, Limits, OutlineEntry, page_ranges, unread
@@ -23,7 +25,10 @@ from app.ingest.pool import POLL_SECONDS, SLOTS
 from app.ingest.worker import request_line
 
 OCR_SHARE = 20  # so much more processor time for a child that also draws pages for OCR
+NOT_READ, _IS_SCANNED, _BY_OCR = ": scanned, no text, so not read.", " is scanned: ", ": recognised by OCR ("
 Progress = Callable[[int, int], None]
+Scans = Mapping[str, Sequence[int]]
+"""Numbers of scanned pages, ascending, by the path of the file."""
 
 
 def extractor(kind: str, ocr: str = "") -> str:
@@ -37,10 +42,21 @@ def extractor(kind: str, ocr: str = "") -> str:
         by_ocr = f", tesseract {tesseract.version()} {ocr}" if ocr else ""
         return f"pdf 3 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')}{by_ocr})"
     if kind == "folder":
-        return f"folder 2, {extractor('pdf')}, {formats.versions()}"
+        return f"folder 3, {extractor('pdf', ocr)}, {formats.versions()}"
     if kind == "archive":
-        return f"archive 1, {extractor('folder')}"
+        return f"archive 2, {extractor('folder', ocr)}"
     return formats.version(kind) if kind in formats.KINDS else "text 2"
+
+
+def tells_of_scans(warning: str) -> bool:
+    """Whether one of this module's warnings, or one of a folder, only names scanned pages, read by OCR or not read."""
+    return any(said in warning for said in (NOT_READ, _IS_SCANNED, _BY_OCR))
+
+
+def ocr_of(extractor: str) -> str:
+    """The languages in which an extractor of this name recognised scanned pages, "" for none."""
+    found = re.search(r", tesseract \S+ ([^\s,)]+)\)", extractor)
+    return found[1] if found else ""
 
 
 def read_file(
@@ -51,22 +67,26 @@ def read_file(
     cancel: threading.Event | None = None,
     limits: Limits | None = None,
     ocr: str = "",
+    name: str = "",
+    scans: Scans | None = None,
 ) -> Extracted:
     """The text of one file, page by page; of an archive, its files as those of a folder.
 
-    ocr: the languages ("eng", "deu+eng") in which tesseract is to recognise scanned pages of a PDF; "" leaves them
-    unread and named. Raises AppError where tesseract or a language is missing.
-    progress(done, total) counts pages and is called in this thread. Raises BadInput, PasswordNeeded, Cancelled.
+    ocr: the languages ("eng", "deu+eng") in which tesseract is to recognise scanned pages of PDFs; "" leaves them
+    unread and named. Raises AppError where tesseract or a language is missing. name: what the file is called, if not
+    as its path says. scans: numbers of scanned pages, by path in an archive, under "" of a PDF.
+    progress(done, total) counts pages, those of `scans` where given, and is called in this thread. Raises BadInput,
+    PasswordNeeded, NeedsOcr, Cancelled.
     """
     path = Path(path)
-    name = printable(path.name)
+    name = printable(name or path.name)
     if ocr:
         tesseract.check(ocr)
     with _opened(path) as fd:
         more: dict[str, Any] = {"password": password, "progress": progress, "cancel": cancel, "limits": limits}
         if _kind(fd, name) == "archive":
-            return _archive_reader()(fd, path, name, **more)
-        return read_descriptor(fd, path, name, **more, ocr=ocr)
+            return _archive_reader()(fd, path, name, **more, ocr=ocr, scans=scans)
+        return read_descriptor(fd, path, name, **more, ocr=ocr, counted=(scans or {}).get("", ()))
 
 
 def _kind(fd: int, name: str) -> str:
@@ -128,10 +148,12 @@ def read_descriptor(
     limits: Limits | None = None,
     member: str = "",
     ocr: str = "",
+    counted: Sequence[int] = (),
 ) -> Extracted:
     """As `read_file`, from an open descriptor; `path` stands in where descriptors cannot be passed to a child.
 
-    member: the document of this name inside of the archive that the descriptor leads to.
+    member: the document of this name inside of the archive that the descriptor leads to. counted: numbers of the pages
+    that progress counts, ascending; none for all.
     """
     limits = limits or Limits()
     source: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": os.path.abspath(path)}
@@ -140,7 +162,7 @@ def read_descriptor(
         limits = replace(
             limits, cpu_seconds=OCR_SHARE * limits.cpu_seconds, wall_seconds_per_page=limits.ocr_page_seconds
         )
-    document = _Document(name, progress, limits, ocr)
+    document = _Document(name, progress, limits, ocr, counted)
 
     def request(first: int, last: int) -> bytes:
         part = first > 1 or last > 0
@@ -156,8 +178,10 @@ def read_descriptor(
 class _Document:
     """Collects what the children send that read one file."""
 
-    def __init__(self, name: str, progress: Progress | None, limits: Limits, ocr: str) -> None:
-        self.name, self.progress, self.limits, self.ocr = name, progress, limits, ocr
+    def __init__(
+        self, name: str, progress: Progress | None, limits: Limits, ocr: str, counted: Sequence[int] = ()
+    ) -> None:
+        self.name, self.progress, self.limits, self.ocr, self.counted = name, progress, limits, ocr, counted
         self.kind, self.size, self.sha256 = "", 0, ""
         self.total = 0
         self.first, self.helpers = Part(1), Helpers()
@@ -218,9 +242,14 @@ class _Document:
             self.outline = [OutlineEntry(**entry) for entry in message["entries"]]
 
     def _tell(self) -> None:
-        if self.progress is not None:
-            done = len(self.pages) + sum(len(part.pages) for part in (self.first, *self.helpers.parts))
-            self.progress(done, self.total)
+        if self.progress is None:
+            return
+        parts = (self.first, *self.helpers.parts)
+        if self.counted:
+            spans = [(bisect_left(self.counted, p.first), bisect_left(self.counted, p.following)) for p in parts]
+            self.progress(sum(stop - start for start, stop in spans), len(self.counted))
+        else:
+            self.progress(len(self.pages) + sum(len(part.pages) for part in parts), self.total)
 
     def _joined(self) -> list[PageText]:
         """The parts' pages in order, up to the first place where one was stopped or the text is too much."""
@@ -265,10 +294,9 @@ class _Document:
         scanned = [page.index for page in pages if page.flag == "scanned"]
         if scanned:
             verb = "has" if len(pages) == 1 else "have"
-            return BadInput(
-                f"{self.name} is scanned: {page_ranges(scanned)} of {len(pages)} {verb} pictures but no text.",
-                self._hint(),
-            )
+            pictures = f"{page_ranges(scanned)} of {len(pages)} {verb} pictures but no text."
+            message = f"{self.name}{_IS_SCANNED}{pictures}"
+            return BadInput(message, self._hint()) if self.ocr else NeedsOcr(message, self._hint(), pages=len(scanned))
         return BadInput(f"{self.name} has no text on any of its {len(pages)} pages.", self._hint())
 
     def _hint(self) -> str:
@@ -281,11 +309,12 @@ class _Document:
             yield f"{read}; {rest} are missing."
         scanned = [page.index for page in pages if page.flag == "scanned"]
         if scanned:
-            yield f"{self.name}: {page_ranges(scanned)} of {self.total}: scanned, no text, so not read. {self._hint()}"
+            found = " OCR found no text on them." if self.ocr else ""
+            yield f"{self.name}: {page_ranges(scanned)} of {self.total}{NOT_READ}{found}"
         recognised = [page.index for page in pages if page.ocr]
         if recognised:
             count = f"{page_ranges(recognised)} of {self.total}"
-            yield f"{self.name}: {count}: recognised by OCR ({self.ocr}), so letters and figures may be wrong."
+            yield f"{self.name}: {count}{_BY_OCR}{self.ocr}), so letters and figures may be wrong."
         shown = [page for page in pages if page.unread]
         if shown:
             counts = unread(sum(page.pictures for page in shown), sum(page.formulas for page in shown))

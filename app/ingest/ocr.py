@@ -25,10 +25,13 @@ MOST_PIXELS = 40_000_000
 LEAST_CONFIDENCE = 25.0  # of 100: below, tesseract mostly reads dirt
 PAGE_PARTS = 2  # ranges of at least so many pages are read at once
 _LANGUAGES = re.compile(r"[A-Za-z][\w/]{1,40}(\+[A-Za-z][\w/]{1,40}){0,5}")
-INSTALL_HINT = (
-    "Install tesseract (the package is tesseract-ocr in Debian and Ubuntu, tesseract in Fedora, Arch and Homebrew, "
-    "UB-Mannheim.TesseractOCR in winget), and open the file again with --ocr eng."
+_PACKAGES = (
+    "the package is tesseract-ocr in Debian and Ubuntu, tesseract in Fedora, Arch and Homebrew, "
+    "UB-Mannheim.TesseractOCR in winget"
 )
+INSTALL = f"To have them read, install the program tesseract ({_PACKAGES})."
+INSTALL_HINT = f"Install tesseract ({_PACKAGES}), and open the file again with --ocr eng."
+_NO_LANGUAGES = frozenset({"osd", "equ", "snum"})  # data files of tesseract that are none
 
 
 def program() -> str | None:
@@ -37,31 +40,43 @@ def program() -> str | None:
 
 
 def hint() -> str:
-    """What a user can do about scanned pages on this machine."""
+    """What a user of the command line can do about scanned pages on this machine."""
     if program() is None:
         return f"They need OCR. {INSTALL_HINT}"
-    names = ", ".join(name for name in languages() if name != "osd") or "eng"
+    names = ", ".join(readable()) or "eng"
     return f"Open the file again with --ocr LANGUAGE to have them recognised (languages here: {names})."
 
 
-@functools.cache
 def languages() -> tuple[str, ...]:
-    """Languages that tesseract has data for."""
-    lines = _ask("--list-langs").splitlines()
+    """What tesseract has data for."""
+    tesseract = program()
+    return _languages(tesseract) if tesseract is not None else ()
+
+
+def readable() -> tuple[str, ...]:
+    """The languages among them."""
+    return tuple(name for name in languages() if name not in _NO_LANGUAGES)
+
+
+def version() -> str:
+    """The version, as a part of the extractor's name."""
+    tesseract = program()
+    return _version(tesseract) if tesseract is not None else "?"
+
+
+@functools.cache
+def _languages(tesseract: str) -> tuple[str, ...]:
+    lines = _ask(tesseract, "--list-langs").splitlines()
     return tuple(sorted(line.strip() for line in lines[1:] if line.strip()))
 
 
 @functools.cache
-def version() -> str:
-    """The version, as a part of the extractor's name."""
-    found = re.search(r"tesseract\s+v?(\S+)", _ask("--version"))
+def _version(tesseract: str) -> str:
+    found = re.search(r"tesseract\s+v?(\S+)", _ask(tesseract, "--version"))
     return found[1] if found else "?"
 
 
-def _ask(option: str) -> str:
-    tesseract = program()
-    if tesseract is None:
-        return ""
+def _ask(tesseract: str, option: str) -> str:
     try:
         done = subprocess.run(
             [tesseract, option], capture_output=True, timeout=20, stdin=subprocess.DEVNULL, check=False

@@ -1,8 +1,9 @@
 """The child process that renders pages of one PDF: `python -m app.page_view.child`.
 
-Requests come in as JSON lines on stdin: first {"fd" or "path", "memory", "seconds"}, then {"page", "width", "quote"}
-for each page, counted from 1. Each is answered by one JSON line, and for a page by as many bytes of PNG as that line's
-"png" says. An answer may be {"error": "password" | "damaged" | "page"}. The process ends with its input.
+Requests come in as JSON lines on stdin: first {"fd" or "path", "memory", "seconds"}, for a PDF in an archive with
+"archive" (its name) and "member", then {"page", "width", "quote"} for each page, counted from 1. Each is answered by
+one JSON line, and for a page by as many bytes of PNG as that line's "png" says. An answer may be {"error": "password" |
+"damaged" | "page" | "member"}. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, BinaryIO
 import pypdfium2
 import pypdfium2.raw as pdfium
 
+from app.errors import AppError
+from app.ingest.disk import NotInside
 from app.page_view.find import locate
 
 MOST_PIXELS = 12_000_000
@@ -122,7 +125,15 @@ def answer(document: pypdfium2.PdfDocument, request: dict[str, Any]) -> tuple[di
     return {"png": len(picture), "width": width, "height": height, "boxes": marked}, picture
 
 
-def _open(file: BinaryIO) -> pypdfium2.PdfDocument | str:
+def _open(file: BinaryIO, opening: dict[str, Any]) -> pypdfium2.PdfDocument | str:
+    if "member" in opening:
+        from app.ingest import archives
+        from app.ingest.extracted import Limits
+
+        try:
+            file = archives.open_member(file, opening["archive"], opening["member"], Limits())
+        except (AppError, NotInside, archives.Stopped, MemoryError, *archives.BROKEN):
+            return "member"
     try:
         return pypdfium2.PdfDocument(file)
     except pypdfium2.PdfiumError as error:
@@ -142,7 +153,7 @@ def main() -> int:
 
     set_limits(opening["memory"], opening["seconds"])
     with os.fdopen(opening["fd"], "rb") if "fd" in opening else open(opening["path"], "rb") as file:
-        document = _open(file)
+        document = _open(file, opening)
         if isinstance(document, str):
             send({"error": document})
             return 0

@@ -5,6 +5,7 @@ too long, sends too much, has not been asked for a while, or when another docume
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import queue
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.errors import AppError
+from app.ingest.disk import NotInside, open_inside
+from app.ingest.files import printable
 
 WORKER = "app.page_view.child"
 _PACKAGES = Path(__file__).resolve().parents[2]
@@ -24,7 +27,9 @@ _REASONS = {
     "password": "The page's picture needs the document's password, which the app does not keep.",
     "damaged": "The page is damaged and cannot be drawn.",
     "page": "The file has no such page.",
+    "member": "The file could not be taken out of its archive.",
 }
+_AS_READ = "Its text as it was read is shown instead."
 
 
 class NoPicture(AppError):
@@ -33,15 +38,70 @@ class NoPicture(AppError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What drawing may cost: seconds to wait for one page, processor seconds and pages of one process, its memory and
-    the bytes of one picture; seconds after which a process that nobody asks is ended."""
+    """What drawing may cost: seconds to wait for one page, and for a file to be taken out of an archive, processor
+    seconds and pages of one process, its memory and the bytes of one picture; seconds after which a process that nobody
+    asks is ended."""
 
     page_seconds: float = 15.0
+    unpack_seconds: float = 60.0
     cpu_seconds: int = 120
     pages: int = 500
     memory_bytes: int = 1 << 30
     picture_bytes: int = 4_000_000
     idle_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PdfSource:
+    """Where the bytes of a PDF are: the file `path`, or with a member that file in the archive `path`.
+
+    sha256: `path` is a folder of the user's, and the member below it must be what it was when it was read.
+    """
+
+    path: Path
+    member: str = ""
+    sha256: str = ""
+
+    def open(self) -> int:
+        """A descriptor of the file or archive. Raises NoPicture where it is gone or has changed."""
+        if not self.sha256:
+            try:
+                return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            except OSError as error:
+                raise NoPicture(
+                    f"The page could not be drawn: its file cannot be opened ({error.strerror}).", _TEXT_HINT
+                ) from error
+        name = printable(self.member)
+        if not os.path.lexists(self.path / self.member):
+            raise NoPicture(f"{name} is no longer in the folder that it was read from.", _AS_READ)
+        try:
+            fd = open_inside(self.path, self.member)
+        except NotInside as reason:
+            raise NoPicture(f"{name} cannot be opened: {reason}.", _AS_READ) from reason
+        with os.fdopen(os.dup(fd), "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.sha256:
+            os.close(fd)
+            raise NoPicture(f"{name} has changed since it was read, so its pages are not shown.", _AS_READ)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """Changes when the file in a folder does; always the same for the app's own copies."""
+        if not self.sha256:
+            return ()
+        try:
+            info = os.lstat(self.path / self.member)
+        except OSError:
+            return (0,)
+        return info.st_ino, info.st_size, info.st_mtime_ns
+
+    def request(self, fd: int) -> dict[str, Any]:
+        """How the child gets at it."""
+        inside = self.path / self.member if self.sha256 else self.path
+        given: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": str(inside)}
+        return given if self.sha256 or not self.member else {**given, "archive": self.path.name, "member": self.member}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +123,12 @@ class Renderer:
         self._child: _Child | None = None
         self._idle: threading.Timer | None = None
 
-    def page(self, path: Path, number: int, width: int, quote: str = "") -> Picture:
+    def page(self, source: PdfSource | Path, number: int, width: int, quote: str = "") -> Picture:
         """Draws one page, `width` pixels wide or less. Raises NoPicture."""
         with self._lock:
             self._stop_waiting()
             try:
-                child = self._child_for(path)
+                child = self._child_for(source if isinstance(source, PdfSource) else PdfSource(source))
                 header, body = child.ask({"page": number, "width": width, "quote": quote}, self.limits)
             except _Broken as broken:
                 self._end()
@@ -87,15 +147,18 @@ class Renderer:
         with self._lock:
             self._end()
 
-    def _child_for(self, path: Path) -> _Child:
-        if self._child is None or self._child.path != path or self._child.asked >= self.limits.pages:
+    def _child_for(self, source: PdfSource) -> _Child:
+        child = self._child
+        current = child is not None and child.source == source and child.stamp == source.stamp
+        if child is None or not current or child.asked >= self.limits.pages:
             self._end()
-            self._child = _Child(path, self.limits)
-            header, _ = self._child.read(self.limits)
+            child = self._child = _Child(source, self.limits)
+            limits = self.limits
+            header, _ = child.read(limits.unpack_seconds if source.member else limits.page_seconds)
             if "error" in header:
                 self._end()
                 raise NoPicture(_REASONS[header["error"]], _TEXT_HINT)
-        return self._child
+        return child
 
     def _end(self) -> None:
         self._stop_waiting()
@@ -114,13 +177,10 @@ class _Broken(Exception):
 
 
 class _Child:
-    def __init__(self, path: Path, limits: Limits) -> None:
-        self.path = path
+    def __init__(self, source: PdfSource, limits: Limits) -> None:
+        self.source, self.stamp = source, source.stamp
         self.asked = 0
-        try:
-            fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except OSError as error:
-            raise _Broken(f"its file cannot be opened ({error.strerror})") from error
+        fd = source.open()
         try:
             posix = os.name == "posix"
             search = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
@@ -137,17 +197,16 @@ class _Child:
             os.close(fd)
         self._frames: queue.SimpleQueue[tuple[dict[str, Any], bytes] | str] = queue.SimpleQueue()
         threading.Thread(target=self._pump, args=(self._pipe("stdout"), limits), daemon=True).start()
-        source = {"fd": fd} if posix else {"path": str(path)}
-        self._send({**source, "memory": limits.memory_bytes, "seconds": limits.cpu_seconds})
+        self._send({**source.request(fd), "memory": limits.memory_bytes, "seconds": limits.cpu_seconds})
 
     def ask(self, request: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], bytes]:
         self.asked += 1
         self._send(request)
-        return self.read(limits)
+        return self.read(limits.page_seconds)
 
-    def read(self, limits: Limits) -> tuple[dict[str, Any], bytes]:
+    def read(self, seconds: float) -> tuple[dict[str, Any], bytes]:
         try:
-            frame = self._frames.get(timeout=limits.page_seconds)
+            frame = self._frames.get(timeout=seconds)
         except queue.Empty:
             raise _Broken("it takes too long") from None
         if isinstance(frame, str):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from app.citation_report import file_object
 from app.citations import Citation
 from app.pages import format_pages
 
@@ -99,7 +100,9 @@ class PartsState:
                 "pages": format_pages(part.pages),
                 "read": part.read,
                 "found": part.found,
-                "quotes": [{"page": q.page, "quote": q.quote, "status": q.status} for q in part.quotes],
+                "quotes": [
+                    {"page": q.page, **file_object(q.label), "quote": q.quote, "status": q.status} for q in part.quotes
+                ],
             }
             for part in self.parts
         ]

@@ -65,7 +65,8 @@ def test_files_of_a_table_keep_every_cell_and_no_formula() -> None:
     assert "- a list - of \\| two" in lines[2]
     assert "(No.)" in lines[3]
     objects = [json.loads(line) for line in as_json_lines(rows).splitlines()]
-    assert objects[0]["citations"][0] == {"document": "manual.pdf", "page": 3, "quote": "one", "status": "verified"}
+    where = {"document": "manual.pdf", "page": 3, "file": None, "file_page": None}
+    assert objects[0]["citations"][0] == {**where, "quote": "one", "status": "verified"}
 
 
 @pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "- cmd|' /C calc'!A0", " =1", "\n=1", "\t=1", "＝1", "＋1"])

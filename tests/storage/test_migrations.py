@@ -124,7 +124,7 @@ def test_failure_before_any_statement_leaves_the_old_version(tmp_path: Path, nam
         else:
             db.close()
             break
-    assert failures >= 3
+    assert failures >= 2  # at least the statement and the record of it
 
 
 def test_a_newer_library_is_not_touched(tmp_path: Path) -> None:

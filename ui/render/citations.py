@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.citation_report import NO_PAGE, SYMBOLS
-from app.page_labels import names_place
+from app.page_labels import file_page
 from app.viewer import Place
 from ui.render.html import escape, hear, shorten
+from ui.render.places import page_name, pages_name, short_page_name
 from ui.render.viewer import look_value
 from ui.strings import text
 from ui.views import CitationView
@@ -43,7 +44,7 @@ def render_sources(citations: Sequence[CitationView]) -> str:
 
 
 def where(citation: CitationView, short: bool = False) -> str:
-    """page 12, pages 12-13, page 12 (printed xii), tide.py:44-47, or "no page"."""
+    """page 12, pages 12-13, page 12 (printed xii), tide.py:44-47, docs/manual.pdf, page 3, or "no page"."""
     if not citation.page:
         return NO_PAGE
     if citation.first_line:
@@ -53,14 +54,8 @@ def where(citation: CitationView, short: bool = False) -> str:
             lines += f"-{citation.last_line}"
         return f"{path.rpartition('/')[2] if short else path}:{lines}"
     if citation.last_page:
-        return text("turn.pages_short" if short else "turn.pages", first=citation.page, last=citation.last_page)
-    if names_place(citation.label):  # "Slide 4" says more than a number
-        return citation.label
-    if short:
-        return text("turn.page_short", page=citation.page)
-    if citation.label and citation.label != str(citation.page):
-        return text("turn.page_label", page=citation.page, label=citation.label)
-    return text("turn.page", page=citation.page)
+        return pages_name(citation.page, citation.last_page, citation.label, short)
+    return (short_page_name if short else page_name)(citation.page, citation.label)
 
 
 def _full_place(citation: CitationView) -> str:
@@ -89,7 +84,8 @@ def _words(citation: CitationView) -> str:
 
 def _chip(citation: CitationView, number: int, several: bool) -> str:
     status = _status(citation)
-    name = f"{shorten(citation.document.rpartition('/')[2], 24)}, " if several and not citation.first_line else ""
+    named = citation.first_line or file_page(citation.label)  # the place itself names the file
+    name = f"{shorten(citation.document.rpartition('/')[2], 24)}, " if several and not named else ""
     moved = f'<span class="ub-moved">{escape(text("turn.moved", said=citation.said))}</span>' if citation.said else ""
     inside = (
         f'<span class="ub-chip-number">{number}</span> {escape(name + where(citation, short=True))} '

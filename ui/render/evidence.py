@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.evidence import DocumentLook, Evidence, PageShare
-from app.page_labels import names_place
 from app.viewer import Place
 from ui.render.html import button, escape, hear, shorten
 from ui.render.markdown import Mark
+from ui.render.places import page_name
 from ui.render.viewer import look_value
 from ui.strings import text
 
@@ -128,7 +128,7 @@ def _place(bar: _Bar, highest: float) -> str:
 def _label(bar: _Bar, document: DocumentLook) -> str:
     share = _percent(bar.share)
     if bar.first == bar.last:
-        return text("look.page", page=_page(bar.page, document.labels.get(bar.page, "")), share=share)
+        return text("look.page", page=page_name(bar.page, document.labels.get(bar.page, "")), share=share)
     return text("look.run", first=bar.first, last=bar.last, share=share, page=bar.page)
 
 
@@ -143,13 +143,7 @@ def _pages(pages: Iterable[PageShare], several: bool, lead: str = "") -> str:
 
 
 def _named(found: PageShare) -> str:
-    return _page(found.page, found.label)
-
-
-def _page(page: int, label: str) -> str:
-    if label and label != str(page):
-        return label if names_place(label) else text("turn.page_label", page=page, label=label)
-    return text("turn.page", page=page)
+    return page_name(found.page, found.label)
 
 
 def _percent(share: float) -> str:

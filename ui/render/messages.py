@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from app.page_labels import names_place
 from app.turn import TurnState
 from app.viewer import Place
 from ui.backend import MessageLike, Sample
@@ -15,6 +14,7 @@ from ui.render.evidence import marks_of, render_evidence
 from ui.render.html import button, duration, error_card, escape, hear, icon, number, one_line, shorten
 from ui.render.markdown import render_markdown
 from ui.render.parts import render_parts, render_parts_progress
+from ui.render.places import page_name
 from ui.render.table import render_table, render_table_progress
 from ui.render.viewer import look_value
 from ui.strings import count, text
@@ -148,7 +148,7 @@ def _passages(view: AnswerView, is_open: bool) -> str:
 
 def _passage(passage: PassageView) -> str:
     head = (
-        f'<span class="ub-passage-head"><span class="ub-page">{escape(_page(passage.page, passage.label))}</span>'
+        f'<span class="ub-passage-head"><span class="ub-page">{escape(page_name(passage.page, passage.label))}</span>'
         f'<span class="ub-passage-doc">{escape(shorten(passage.document, 60))}</span></span>'
         f'<span class="ub-passage-snippet">{escape(shorten(passage.text, 220))}</span>'
     )
@@ -161,12 +161,6 @@ def _passage(passage: PassageView) -> str:
         f'title="{escape(text("turn.passage_open"))}">{head}</button>'
         f'<details class="ub-passage-more"><summary>{escape(text("turn.passage_text"))}</summary>{full}</details></li>'
     )
-
-
-def _page(page: int, label: str) -> str:
-    if label and label != str(page):
-        return label if names_place(label) else text("turn.page_label", page=page, label=label)
-    return text("turn.page", page=page)
 
 
 def _error(error: ErrorView, newest: bool) -> str:

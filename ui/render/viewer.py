@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from app.citations.citation import line_label
+from app.page_labels import file_page
 from app.viewer import WIDTHS, Line, PageText, PageView, Place
 from ui.render.html import button, escape, hear, icon, one_line
 from ui.strings import text
@@ -63,7 +64,11 @@ def render_no_view(message: str, hint: str) -> str:
 
 
 def place_name(view: PageView) -> str:
-    """page 4 of 12 (iv), or the file and its lines."""
+    """page 4 of 12 (iv), docs/manual.pdf, page 3 of 8, or the file and its lines."""
+    if view.file:
+        inside = text("view.file_page", path=view.file, page=view.file_page, pages=view.file_pages)
+        named = file_page(view.label)
+        return text("view.labelled", page=inside, label=named.printed) if named and named.printed else inside
     number = text("view.page", page=view.place.page, pages=view.pages)
     lines = line_label(view.label)
     if lines:
@@ -118,7 +123,9 @@ def _notes(view: PageView) -> str:
     notes = [view.problem] if view.problem else []
     if view.scanned:
         notes.append(text("view.scanned"))
-    if view.found is False:
+    if view.recognised and view.picture:
+        notes.append(text("view.recognised"))
+    elif view.found is False:
         notes.append(text("view.not_found"))
     elif view.found:
         notes.append(text("view.found"))
@@ -136,7 +143,8 @@ def _picture(view: PageView, zoom: int) -> str:
         f'height:{100 * (bottom - top):.2f}%"></span>'
         for left, top, right, bottom in view.boxes
     )
-    alternative = text("view.picture", page=view.place.page, document=view.document)
+    page, name = (view.file_page, view.file) if view.file else (view.place.page, view.document)
+    alternative = text("view.picture", page=page, document=name)
     return (
         f'<div class="ub-sheet" style="width:{share}%;aspect-ratio:{width}/{height}">'
         f'<img class="ub-sheet-picture" src="{escape(source)}" width="{width}" height="{height}" '

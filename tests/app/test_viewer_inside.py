@@ -1,0 +1,189 @@
+"""PDFs inside folders and archives: pages open as pictures, go by path and page, and say when the file changed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pypdf import PdfWriter
+from pypdf.constants import PageLabelStyle
+
+from app import documents
+from app.changes import apply_changes
+from app.citation_report import citation_object, citation_place
+from app.citations import PageSource, attribute
+from app.export import export
+from app.settings import Settings
+from app.viewer import Place, Viewer
+from app.wiring import App
+from tests.app.small_pdfs import FACTS, write_pdf
+
+QUOTE = "The garden grows sea kale, and the well is 12 metres deep."
+
+
+@pytest.fixture(scope="module")
+def app(starter_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    data = tmp_path_factory.mktemp("inside") / "data"
+    with App.open(Settings(data_dir=data, model=str(starter_model))) as opened:
+        yield opened
+
+
+def fill(root: Path) -> Path:
+    """Two PDFs and code; the second one counts its pages in Roman figures."""
+    (root / "docs").mkdir(parents=True)
+    (root / "main.py").write_text("def lamp():\n    return 'on'\n")
+    write_pdf(root / "docs" / "lighthouse.pdf", FACTS)
+    writer = PdfWriter(clone_from=write_pdf(root / "plain.pdf", ["The tide is low.", "The tide is high at noon."]))
+    writer.set_page_label(0, 1, style=PageLabelStyle.LOWERCASE_ROMAN, start=7)
+    writer.write(root / "docs" / "tides.pdf")
+    (root / "plain.pdf").unlink()
+    return root
+
+
+def pack(root: Path, name: str) -> Path:
+    path = root.parent / name
+    files = sorted(file for file in root.rglob("*") if file.is_file())
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in files:
+                archive.write(file, str(file.relative_to(root)))
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for file in files:
+                archive.add(file, str(file.relative_to(root)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def read(app: App, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """(conversation, document) of a folder that nobody changes."""
+    return add(app, fill(tmp_path_factory.mktemp("read") / "files"))
+
+
+def add(app: App, path: Path) -> tuple[str, str]:
+    """(conversation, document)"""
+    conversation = app.library.create_conversation("").id
+    (added,) = documents.add_files(app, conversation, [path])
+    assert added.document is not None, added.error
+    return conversation, added.document.id
+
+
+def page_of(app: App, document: str, label: str) -> int:
+    return next(row.index for row in app.library.pages(document) if row.label == label)
+
+
+def sources(app: App, document: str) -> list[PageSource]:
+    name = app.library.document(document).name
+    return [PageSource(document, name, row.index, row.label, row.text) for row in app.library.pages(document)]
+
+
+@pytest.mark.parametrize("name", ["files.zip", "files.tar.gz"])
+def test_pages_of_a_pdf_in_an_archive_are_pictures_even_when_the_original_is_gone(
+    app: App, tmp_path: Path, name: str
+) -> None:
+    path = pack(fill(tmp_path / "files"), name)
+    _, document = add(app, path)
+    path.unlink()
+    viewer = Viewer(app)
+    page = page_of(app, document, "docs/lighthouse.pdf:p2")
+    view = viewer.look(Place(document, page, QUOTE))
+    assert (view.file, view.file_page, view.file_pages) == ("docs/lighthouse.pdf", 2, 4)
+    assert view.picture
+    assert view.found
+    assert len(view.boxes) >= 1
+    assert viewer.picture(document, page, 0).startswith(b"\x89PNG")
+    code = viewer.look(Place(document, page_of(app, document, "main.py:L1-2")))
+    assert code.picture is None
+    assert not code.drawable
+    assert code.file == ""
+    tides = viewer.look(Place(document, page_of(app, document, "docs/tides.pdf:p2 (viii)"), "high at noon"))
+    assert (tides.file_page, tides.found) == (2, True)
+    documents.remove_document(app, document)
+    assert not list((app.data_dir / "documents").iterdir()), "the copy of the archive goes with its document"
+    viewer.close()
+
+
+def test_a_folder_is_looked_at_where_it_lies_and_says_when_a_file_changed(app: App, tmp_path: Path) -> None:
+    root = fill(tmp_path / "files")
+    _, document = add(app, root)
+    assert not list((app.data_dir / "documents").iterdir()), "nothing of a folder is copied"
+    viewer = Viewer(app)
+    page = page_of(app, document, "docs/lighthouse.pdf:p2")
+    assert viewer.look(Place(document, page, QUOTE)).found
+    pdf = root / "docs" / "lighthouse.pdf"
+    kept = pdf.read_bytes()
+    write_pdf(pdf, ["Something else."])
+    changed = viewer.look(Place(document, page, QUOTE))
+    assert changed.picture is None
+    assert "docs/lighthouse.pdf has changed since it was read" in changed.problem
+    assert changed.text is not None
+    assert changed.found, "the text as it was read still holds the quote"
+    pdf.unlink()
+    assert "no longer in the folder" in viewer.look(Place(document, page, QUOTE)).problem
+    (root / "elsewhere.pdf").write_bytes(kept)
+    pdf.symlink_to(root / "elsewhere.pdf")
+    assert "a link" in viewer.look(Place(document, page, QUOTE)).problem
+    pdf.unlink()
+    pdf.write_bytes(kept)
+    assert viewer.look(Place(document, page, QUOTE)).picture
+    viewer.close()
+
+
+def test_a_newer_archive_in_an_update_keeps_its_pages(app: App, tmp_path: Path) -> None:
+    root = fill(tmp_path / "files")
+    conversation, document = add(app, pack(root, "files.zip"))
+    write_pdf(root / "docs" / "lighthouse.pdf", ["The lamp was changed.", "The lamp is green now."])
+    (added,) = documents.add_files(app, conversation, [pack(root, "files.zip")])
+    assert added.offered
+    update = apply_changes(app, conversation, document, "append")
+    viewer = Viewer(app)
+    view = viewer.look(Place(update.id, page_of(app, update.id, "docs/lighthouse.pdf:p2"), "The lamp is green now."))
+    assert view.found
+    assert view.picture
+    documents.detach(app, conversation, document)
+    assert not list((app.data_dir / "documents").iterdir())
+    viewer.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '"{quote}" (lighthouse.pdf, page 2)',
+        '"{quote}" (docs/lighthouse.pdf p. 2)',
+        '"{quote}" [Page {page}, marked docs/lighthouse.pdf:p2]',
+        '"{quote}" [docs/lighthouse.pdf:p2]',
+        'In docs/lighthouse.pdf, page 2, it says "{quote}"',
+        '"{quote}" (page {page})',
+    ],
+)
+def test_citations_of_a_pdf_in_a_folder_go_by_path_and_page(app: App, read: tuple[str, str], said: str) -> None:
+    _, document = read
+    page = page_of(app, document, "docs/lighthouse.pdf:p2")
+    (cited,) = attribute(said.format(quote=QUOTE, page=page), sources(app, document))
+    assert (cited.page, cited.status, cited.said, cited.named) == (page, "verified", "", True)
+    assert citation_place(cited) == "docs/lighthouse.pdf, page 2"
+    told = citation_object(cited)
+    assert (told["file"], told["file_page"]) == ("docs/lighthouse.pdf", 2)
+
+
+def test_a_wrong_page_of_a_file_is_repaired_within_it(app: App, read: tuple[str, str]) -> None:
+    conversation, document = read
+    pages = sources(app, document)
+    (cited,) = attribute(f'"{QUOTE}" (lighthouse.pdf, page 4)', pages)
+    assert (citation_place(cited), cited.said) == ("docs/lighthouse.pdf, page 2", "p. 4")
+    (tides,) = attribute('"The tide is high at noon" (tides.pdf, page viii)', pages)
+    assert tides.named
+    assert citation_place(tides) == "docs/tides.pdf, page 2 (printed viii)"
+    (code,) = attribute("It returns on (main.py:2).", pages)
+    assert citation_object(code)["file"] == "main.py"
+    stored = [asdict(cited), asdict(tides)]
+    app.library.add_message(conversation, "user", "What grows?")
+    app.library.add_message(conversation, "assistant", "Kale.", "complete", citations=stored)
+    assert "docs/lighthouse\\.pdf, page 2" in export(app, conversation, "md").data.decode().replace(".pdf", "\\.pdf")
+    told = json.loads(export(app, conversation, "json").data)["messages"][1]["citations"]
+    assert [(c["file"], c["file_page"]) for c in told] == [("docs/lighthouse.pdf", 2), ("docs/tides.pdf", 2)]
