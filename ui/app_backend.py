@@ -13,14 +13,28 @@ from app import assistant, conversations, documents, questions_table
 from app.before_reading.choice import stored_choice
 from app.errors import AppError
 from app.export import Exported, export
+from app.ingest import ocr as tesseract
+from app.ingest import ocr_of, page_ranges
+from app.ingest.files import tells_of_scans
 from app.pages import PageChoice
 from app.paths import Paths
 from app.plan import choose_reading
 from app.ready_questions import ready_questions
 from app.sample import QUESTIONS, SAMPLE_PDF
+from app.scans import OcrEstimate, Scans, ocr_estimate, read_scans, scans_of
 from app.viewer import PageView, Place, Viewer
 from ui.app_plans import AppPlans
-from ui.backend import ConversationLike, DocumentView, FitView, MessageLike, ModelView, Progress, ReadingChoice, Sample
+from ui.backend import (
+    ConversationLike,
+    DocumentView,
+    FitView,
+    MessageLike,
+    ModelView,
+    OcrView,
+    Progress,
+    ReadingChoice,
+    Sample,
+)
 from ui.strings import text
 
 if TYPE_CHECKING:
@@ -37,6 +51,8 @@ class AppBackend:
         self.app = app
         self.viewer = Viewer(app)
         self._notes: dict[str, tuple[str, ...]] = {}
+        self._scanned: dict[str, Scans | None] = {}
+        self._by_ocr: dict[str, tuple[str, ...]] = {}
         self._suggestions: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="count-tokens")
         self._counts: dict[tuple[str, ...], Future[None]] = {}
@@ -83,12 +99,18 @@ class AppBackend:
     def documents(self, conversation_id: str) -> list[DocumentView]:
         tokens = self._tokens_by_document(conversation_id)
         return [
-            DocumentView(d.id, d.name, d.kind, d.pages, tokens.get(d.id), self._page_notes(d.id, d.pages))
+            DocumentView(d.id, d.name, d.kind, d.pages, tokens.get(d.id), self._notes_of(d.id), self._scans(d.id))
             for d in self.app.library.documents(conversation_id)
         ]
 
     def add_file(
-        self, conversation_id: str, path: Path, password: str | None, progress: Progress, cancel: threading.Event
+        self,
+        conversation_id: str,
+        path: Path,
+        password: str | None,
+        progress: Progress,
+        cancel: threading.Event,
+        languages: str = "",
     ) -> None:
         self.app.engine_service.warm_up()  # a question will follow: the model loads while the file is read
         passwords = {str(path): password} if password else None
@@ -99,13 +121,37 @@ class AppBackend:
             passwords=passwords,
             progress=lambda _, done, total: progress(done, total),
             cancel=cancel,
+            ocr=languages or None,
         )
         if added.error is not None:
             raise added.error
         if added.offered:
             self.plans.look_anew(conversation_id)
         if added.document is not None:
-            self._notes[added.document.id] = added.warnings
+            self._notes[added.document.id] = tuple(w for w in added.warnings if not tells_of_scans(w))
+
+    def ocr(self) -> OcrView:
+        languages = tesseract.readable()
+        wanted = tuple(name for name in (self.app.settings.ocr or "eng").split("+") if name in languages)
+        return OcrView(languages, wanted or languages[:1], tesseract.INSTALL)
+
+    def ocr_estimate(self, pages: int, languages: str) -> OcrEstimate:
+        return ocr_estimate(self.app.library, pages, languages)
+
+    def read_scans(
+        self,
+        conversation_id: str,
+        document_id: str,
+        languages: str,
+        password: str | None,
+        progress: Progress,
+        cancel: threading.Event,
+    ) -> None:
+        if self.app.engine_service.current(conversation_id) is not None:
+            raise AppError(text("doc.in_use"), text("ocr.in_use_hint"))
+        read_scans(
+            self.app, conversation_id, document_id, languages, password=password, progress=progress, cancel=cancel
+        )
 
     def remove_document(self, conversation_id: str, document_id: str) -> None:
         if self.app.engine_service.current(conversation_id) is not None:
@@ -185,12 +231,22 @@ class AppBackend:
             log.warning("Tokens cannot be counted: %s", error.message)
             raise
 
-    def _page_notes(self, document_id: str, pages: int) -> tuple[str, ...]:
-        if document_id not in self._notes:
-            unread = [row.index for row in self.app.library.pages(document_id) if row.flag in ("scanned", "garbled")]
-            note = text("doc.unread", count=len(unread), total=pages)
-            self._notes[document_id] = (note,) if unread else ()
-        return self._notes[document_id]
+    def _notes_of(self, document_id: str) -> tuple[str, ...]:
+        """What was said when the file was read in this run, and which pages are there by OCR."""
+        if document_id not in self._by_ocr:
+            document = self.app.library.document(document_id)
+            pages = self.app.library.recognised_pages(document_id)
+            languages = ocr_of(document.extractor)
+            note = text("ocr.done", pages=page_ranges(pages, 4), languages=languages) if pages else ""
+            self._by_ocr[document_id] = (note,) if pages else ()
+        return self._by_ocr[document_id] + self._notes.get(document_id, ())
+
+    def _scans(self, document_id: str) -> Scans | None:
+        """Looked up once: a document never changes."""
+        if document_id not in self._scanned:
+            document = self.app.library.document(document_id)
+            self._scanned[document_id] = scans_of(self.app.library, document)
+        return self._scanned[document_id]
 
 
 def _choice(pages: str) -> PageChoice | None:

@@ -17,6 +17,7 @@ from app.turn import TurnState
 from app.viewer import PageView, Place
 
 if TYPE_CHECKING:
+    from app.scans import OcrEstimate, Scans
     from ui.chooser import Plans
 
 ReadingChoice = Literal["passages", "whole", "parts"]
@@ -59,7 +60,10 @@ class JobLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DocumentView:
-    """One document of a conversation as the tray shows it. tokens is None while nobody has counted them."""
+    """One document of a conversation as the tray shows it. tokens is None while nobody has counted them.
+
+    scans: pages without a text that OCR may read.
+    """
 
     id: str
     name: str
@@ -67,6 +71,17 @@ class DocumentView:
     pages: int
     tokens: int | None = None
     notes: tuple[str, ...] = ()
+    scans: Scans | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OcrView:
+    """languages: those that scanned pages can be read in here, none where the program is missing; install then says in
+    a sentence what to install. chosen: those that are ticked at first."""
+
+    languages: tuple[str, ...]
+    chosen: tuple[str, ...]
+    install: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +136,31 @@ class Backend(Protocol):
 
     def documents(self, conversation_id: str) -> Sequence[DocumentView]: ...
     def add_file(
-        self, conversation_id: str, path: Path, password: str | None, progress: Progress, cancel: threading.Event
+        self,
+        conversation_id: str,
+        path: Path,
+        password: str | None,
+        progress: Progress,
+        cancel: threading.Event,
+        languages: str = "",
     ) -> None:
-        """Reads one file and adds it. Raises AppError (PasswordNeeded, BadInput, Cancelled, ...)."""
+        """Reads one file and adds it. languages: for OCR. Raises AppError (PasswordNeeded, NeedsOcr, ...)."""
+        ...
+
+    def ocr(self) -> OcrView: ...
+
+    def ocr_estimate(self, pages: int, languages: str) -> OcrEstimate: ...
+
+    def read_scans(
+        self,
+        conversation_id: str,
+        document_id: str,
+        languages: str,
+        password: str | None,
+        progress: Progress,
+        cancel: threading.Event,
+    ) -> None:
+        """Reads the scanned pages of a document by OCR and puts the result in its place. Raises AppError."""
         ...
 
     def remove_document(self, conversation_id: str, document_id: str) -> None:

@@ -148,6 +148,9 @@ class Chat:
             case "upload-close":
                 self.uploads.close_one(value)
                 return {**self.screen.documents(conversation_id), **self.screen.messages(conversation_id)}
+            case "ocr" | "ocr-leave" | "ocr-open":
+                self.screen.scans.act(conversation_id, action, value, typed)
+                return self.screen.documents(conversation_id)
             case "sample":
                 return self._add_sample(value, search)
             case "suggest":

@@ -14,7 +14,7 @@ from ui.strings import text
 from ui.viewer import look
 
 PARTS = (
-    "conversation", "follow", "action", "side", "top", "history", "live", "notice", "tray",
+    "conversation", "follow", "action", "side", "top", "history", "live", "notice", "tray", "scans",
     "question", "reading", "pages", "send", "stop", "status", "many", "listed", "plan",
 )  # fmt: skip
 
@@ -49,6 +49,7 @@ def build_page(chat: Chat) -> gr.Blocks:
                 with gr.Column(elem_id="ub-dock"):
                     parts["notice"] = _markup("ub-notice")
                     parts["tray"] = _markup("ub-tray")
+                    parts["scans"] = _markup("ub-scans")
                     chooser = _markup("ub-choosing")
                     parts["plan"] = _markup("ub-plan")
                     panel = build_panel(parts)

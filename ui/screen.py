@@ -19,6 +19,7 @@ from ui.render.html import escape, one_line
 from ui.render.messages import render_empty, render_history, render_live
 from ui.render.sidebar import Editing, render_sidebar, title_of
 from ui.render.status import last_stats, render_status, render_top
+from ui.scans import ScanOffers
 from ui.strings import text
 from ui.uploads import Uploads
 
@@ -29,6 +30,7 @@ class Screen:
     def __init__(self, backend: Backend, uploads: Uploads) -> None:
         self.backend = backend
         self.uploads = uploads
+        self.scans = ScanOffers(backend, uploads)
 
     def everything(self, conversation_id: str, search: str = "", notice: str = "") -> Updates:
         """All parts, for a conversation that has just been opened; "" is one that does not exist yet."""
@@ -73,9 +75,11 @@ class Screen:
 
     def documents(self, conversation_id: str) -> Updates:
         if not conversation_id:
-            return {"tray": render_tray((), ()), "plan": show_plan(None, "")}
+            return {"tray": render_tray((), ()), "scans": one_line(""), "plan": show_plan(None, "")}
+        scans, offered = self.scans.render(conversation_id)
         return {
-            "tray": render_tray(self.backend.documents(conversation_id), self.uploads.of(conversation_id)),
+            "tray": render_tray(self.backend.documents(conversation_id), self.uploads.of(conversation_id), offered),
+            "scans": scans,
             "plan": show_plan(self.backend.plans, conversation_id),
         }
 

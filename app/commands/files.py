@@ -43,6 +43,8 @@ def attach(
 
 def _attach_one(app: App, conversation_id: str, path: Path, password: str | None) -> list[str]:
     from app import documents
+    from app.ingest import ocr
+    from app.scans import scans_of
 
     line = StatusLine()
     tries = 0
@@ -59,7 +61,9 @@ def _attach_one(app: App, conversation_id: str, path: Path, password: str | None
         finally:
             line.clear()
         if added.document is not None:
-            return [*(f"{path.name}: {warning}" for warning in added.warnings), *_skipped(path, added.skipped)]
+            told = [*(f"{path.name}: {warning}" for warning in added.warnings), *_skipped(path, added.skipped)]
+            scans = scans_of(app.library, added.document)
+            return [*told, f"{path.name}: {ocr.hint()}"] if scans is not None and not scans.languages else told
         error = added.error or AppError(f"{path.name} could not be read.", "Run it again with --debug.")
         if not isinstance(error, PasswordNeeded):
             raise error

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from app.citations import Citation
-from app.errors import AppError, BadInput, Cancelled, DoesNotFit, PasswordNeeded
+from app.errors import AppError, BadInput, Cancelled, DoesNotFit, NeedsOcr, PasswordNeeded
 from app.evidence import DocumentLook, Evidence, SentenceLook
 from app.parts.state import PartsState, PartState
 from app.parts.text import so_far
 from app.questions_table import FORMATS, TableRow, TableState, read_questions, table_from
+from app.scans import OcrEstimate, ScannedFile, Scans
 from app.turn import Passage, TurnState, TurnStats
 from app.words import sentences
-from ui.backend import DocumentView, FitView, ModelView, Sample
+from ui.backend import DocumentView, FitView, ModelView, OcrView, Sample
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class FakeBackend:
     """step: seconds between two states of a turn."""
 
     plans = None
+    ocr_languages: tuple[str, ...] = ("deu", "eng")
 
     def __init__(self, temp_dir: Path, sample: Path | None = None, step: float = 0.05) -> None:
         self._temp = temp_dir
@@ -159,8 +161,34 @@ class FakeBackend:
     def documents(self, conversation_id: str) -> list[DocumentView]:
         return list(self._documents.get(conversation_id, ()))
 
-    def add_file(self, conversation_id: str, path: Path, password: str | None, progress: Any, cancel: Any) -> None:
+    def ocr(self) -> OcrView:
+        return OcrView(self.ocr_languages, self.ocr_languages[:1], "Install the program tesseract.")
+
+    def ocr_estimate(self, pages: int, languages: str) -> OcrEstimate:
+        return OcrEstimate(3.0 * pages * (languages.count("+") + 1), False)
+
+    def read_scans(
+        self, conversation_id: str, document_id: str, languages: str, password: str | None, progress: Any, cancel: Any
+    ) -> None:
+        place, found = next(
+            (place, d) for place, d in enumerate(self._documents[conversation_id]) if d.id == document_id
+        )
+        assert found.scans is not None
+        for page in range(1, found.scans.pages + 1):
+            self._pause("ocr", cancel)
+            if cancel.wait(self.step):
+                raise Cancelled("Stopped.")
+            progress(page, found.scans.pages)
+        notes = (f"Recognised by OCR ({languages}): pages 3-4.",)
+        fresh = replace(found, id=f"d{next(self._ids)}", scans=None, notes=notes)
+        self._documents[conversation_id][place] = fresh
+
+    def add_file(
+        self, conversation_id: str, path: Path, password: str | None, progress: Any, cancel: Any, languages: str = ""
+    ) -> None:
         name = path.name
+        if "pictures" in name and not languages:
+            raise NeedsOcr(f"{name} is scanned: pages 1-20 of 20 have pictures but no text.", pages=20)
         if "broken" in name:
             raise BadInput(f"{name} is damaged: it ends in the middle.", "Download or copy it again.")
         if "locked" in name and password != "secret":
@@ -171,9 +199,10 @@ class FakeBackend:
             progress(page, 20)
             if page == 8:
                 self._pause("pages", cancel)
-        notes = ("No text on pages 3-4.",) if "scan" in name else ()
-        view = DocumentView(f"d{next(self._ids)}", name, "pdf" if name.endswith("pdf") else "text", 20, 6150, notes)
-        self._documents[conversation_id].append(view)
+        id = f"d{next(self._ids)}"
+        scans = Scans(id, name, (ScannedFile("", (3, 4)),)) if "scan" in name else None
+        kind = "pdf" if name.endswith("pdf") else "text"
+        self._documents[conversation_id].append(DocumentView(id, name, kind, 20, 6150, (), scans))
 
     def remove_document(self, conversation_id: str, document_id: str) -> None:
         self._documents[conversation_id] = [d for d in self._documents[conversation_id] if d.id != document_id]

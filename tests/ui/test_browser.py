@@ -157,7 +157,7 @@ def test_problems_with_files_have_a_reason_and_a_hint(page, snap) -> None:
     add(page, "broken.pdf", "locked.pdf", "scan.pdf")
     page.wait_for_selector("text=broken.pdf is damaged: it ends in the middle. Download or copy it again.")
     page.wait_for_selector("input[name=password]")
-    page.wait_for_selector("text=No text on pages 3-4.")
+    page.wait_for_selector("text=not read, scanned: pages 3-4")
     snap(page, "documents")
     page.fill("input[name=password]", "wrong")
     page.click("[name=unlock]")

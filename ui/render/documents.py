@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ui.backend import DocumentView, FitView
-from ui.render.html import button, escape, hear, icon, number, one_line, shorten
+from ui.render.html import button, duration, escape, hear, icon, number, one_line, shorten
 from ui.strings import count, text
 from ui.uploads import Upload
 
+NOTE_LENGTH = 110
 KIND_LABELS = {
     "pdf": "PDF",
     "text": "TXT",
@@ -31,29 +32,58 @@ KIND_LABELS = {
 }
 
 
-def render_tray(documents: Sequence[DocumentView], uploads: Sequence[Upload]) -> str:
+def render_tray(
+    documents: Sequence[DocumentView], uploads: Sequence[Upload], offered: Collection[str] = frozenset()
+) -> str:
+    """offered: ids of documents and uploads about whose scanned pages a card stands below."""
     if not documents and not uploads:
         return one_line("")
-    chips = "".join([*map(_document, documents), *map(_upload, uploads)])
+    running = {upload.document_id: upload for upload in uploads if upload.document_id and upload.busy}
+    shown = {document.id for document in documents}
+    chips = "".join(
+        [
+            *(_document(document, running.get(document.id), document.id in offered) for document in documents),
+            *(_upload(u, u.id in offered) for u in uploads if not (u.busy and u.document_id in shown)),
+        ]
+    )
     return one_line(f'<ul class="ub-tray">{hear(text("doc.tray"))}{chips}</ul>')
 
 
-def _document(document: DocumentView) -> str:
+def _document(document: DocumentView, running: Upload | None, offered: bool) -> str:
+    """running: its scanned pages are being read."""
     facts = [count("doc.pages", document.pages)]
     if document.tokens is not None:
         facts.append(text("doc.tokens", count=number(document.tokens)))
-    notes = "".join(f'<span class="ub-doc-note">{escape(note)}</span>' for note in document.notes)
+    below = "".join(_note(note) for note in document.notes)
+    closing = button("remove", document.id, text("doc.remove", name=document.name), "ub-doc-close", icon("cross"))
+    if running is not None:
+        below = _progress(running)
+        stop = text("ocr.stop", name=document.name)
+        closing = button("upload-close", running.id, stop, "ub-doc-close", icon("cross"))
+    elif document.scans is not None:
+        below += _unread(document.id, document.name, document.scans.note(), offered)
     return (
-        f'<li class="ub-doc"><span class="ub-doc-kind">{KIND_LABELS.get(document.kind, "DOC")}</span>'
+        f'<li class="ub-doc{" ub-doc-busy" if running else ""}">'
+        f'<span class="ub-doc-kind">{KIND_LABELS.get(document.kind, "DOC")}</span>'
         f'<span class="ub-doc-text"><span class="ub-doc-name" title="{escape(document.name)}">'
         f"{escape(shorten(document.name, 60))}</span>"
-        f'<span class="ub-doc-facts">{escape(" · ".join(facts))}</span>{notes}</span>'
-        + button("remove", document.id, text("doc.remove", name=document.name), "ub-doc-close", icon("cross"))
-        + "</li>"
+        f'<span class="ub-doc-facts">{escape(" · ".join(facts))}</span>{below}</span>{closing}</li>'
     )
 
 
-def _upload(upload: Upload) -> str:
+def _unread(id: str, name: str, note: str, offered: bool) -> str:
+    """What is scanned, with the button that brings the card back."""
+    label = text("ocr.open_label", name=name)
+    ask = "" if offered else button("ocr-open", id, label, "ub-doc-ocr", shown=text("ocr.open"))
+    return f'<span class="ub-doc-scans">{_note(note)}{ask}</span>'
+
+
+def _note(note: str) -> str:
+    """One line; the whole sentence where the pointer rests."""
+    return f'<span class="ub-doc-note" title="{escape(note)}">{escape(shorten(note, NOTE_LENGTH))}</span>'
+
+
+def _upload(upload: Upload, offered: bool) -> str:
     name = escape(shorten(upload.name, 60))
     head = f'<span class="ub-doc-name" title="{escape(upload.name)}">{name}</span>'
     if upload.state == "failed":
@@ -68,6 +98,9 @@ def _upload(upload: Upload) -> str:
             + button("unlock", upload.id, text("doc.unlock"), "ub-small ub-take-input")
             + "</span>"
         )
+        classes, closing = "ub-doc ub-doc-locked", "doc.dismiss"
+    elif upload.state == "scanned":
+        facts = _unread(upload.id, upload.name, text("doc.scanned"), offered)
         classes, closing = "ub-doc ub-doc-locked", "doc.dismiss"
     else:
         facts, classes, closing = _progress(upload), "ub-doc ub-doc-busy", "doc.cancel"
@@ -85,7 +118,13 @@ def _progress(upload: Upload) -> str:
     if not upload.total:
         return f'<span class="ub-doc-facts">{escape(text("doc.opening"))}</span>'
     share = min(100, round(100 * upload.done / upload.total))
-    reading = text("doc.extracting", done=number(upload.done), total=number(upload.total))
+    if upload.languages:
+        page = min(upload.done + 1, upload.total)
+        reading = text("doc.recognising", done=number(page), total=number(upload.total))
+        if upload.seconds_left is not None:
+            reading += f" · {text('turn.eta', duration=duration(upload.seconds_left))}"
+    else:
+        reading = text("doc.extracting", done=number(upload.done), total=number(upload.total))
     return (
         f'<span class="ub-doc-facts">{escape(reading)}</span>'
         f'<span class="ub-bar"><span class="ub-bar-fill" style="width:{share}%"></span></span>'

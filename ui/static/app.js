@@ -33,7 +33,8 @@
       if (button.name === "menu") return shell().classList.toggle("ub-side-shown");
       const input = button.classList.contains("ub-take-input") && find("input", button.closest(".ub-form"));
       if (input && !input.value.trim()) return input.focus();
-      send(button.name, button.value, input ? input.value : "");
+      const ticked = button.classList.contains("ub-take-ticks") && [...button.closest(".ub-form").querySelectorAll("input:checked")];
+      send(button.name, button.value, input ? input.value : ticked ? ticked.map((box) => box.value).join("+") : "");
       if (input && input.type === "password") input.value = "";
       if (button.name === "open") shell().classList.remove("ub-side-shown");
     } else if (event.target.closest("#ub-new")) {
