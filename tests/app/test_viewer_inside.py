@@ -15,12 +15,14 @@ from pypdf.constants import PageLabelStyle
 
 from app import documents
 from app.changes import apply_changes
-from app.citation_report import citation_object, citation_place
+from app.changes.folder_files import known_text
+from app.citation_report import citation_object, citation_place, place
 from app.citations import PageSource, attribute
 from app.export import export
 from app.settings import Settings
 from app.viewer import Place, Viewer
 from app.wiring import App
+from storage import FileRow, Library, PageRow
 from tests.app.small_pdfs import FACTS, write_pdf
 
 QUOTE = "The garden grows sea kale, and the well is 12 metres deep."
@@ -187,3 +189,25 @@ def test_a_wrong_page_of_a_file_is_repaired_within_it(app: App, read: tuple[str,
     assert "docs/lighthouse\\.pdf, page 2" in export(app, conversation, "md").data.decode().replace(".pdf", "\\.pdf")
     told = json.loads(export(app, conversation, "json").data)["messages"][1]["citations"]
     assert [(c["file"], c["file_page"]) for c in told] == [("docs/lighthouse.pdf", 2), ("docs/tides.pdf", 2)]
+
+
+def test_labels_of_earlier_versions_are_understood(tmp_path: Path) -> None:
+    """They held what is printed on a page of a PDF, and no number beside it."""
+    sha256, made_by = "ab" * 32, "pdf 3 (pypdfium2 1, pypdf 1)"
+    with Library.open(tmp_path) as library:
+        labels = ("a.py:L1-2", "m.pdf:pvii", "m.pdf:p12")
+        rows = [PageRow(index, label, f"Text {index}.") for index, label in enumerate(labels, 1)]
+        document = library.add_document("cd" * 32, "old", "folder", "folder 2", rows, 10, "nowhere")
+        library.set_files(document.id, [FileRow("m.pdf", 9, 0, sha256, made_by, first_page=2, pages=2)])
+        known = known_text(library, sha256, made_by)
+        assert known is not None
+        assert [page.label for page in known] == ["p1 (vii)", "p2 (12)"]
+        found = library.file_of_page(document.id, 3)
+        assert found is not None
+        assert 3 - found.first_page + 1 == 2, "the page that is drawn"
+        assert library.file_of_page(document.id, 1) is None
+    assert place("old", 2, "m.pdf:pvii") == "m.pdf, page vii"
+    long = "The keeper wound the clockwork of the lamp every four hours."
+    pages = [PageSource("d", "old", 7, "m.pdf:pvii", long), PageSource("d", "old", 8, "m.pdf:pviii", "Nothing here.")]
+    (cited,) = attribute(f'"{long}" (m.pdf, page vii)', pages)
+    assert (cited.page, cited.named) == (7, True)
