@@ -61,7 +61,7 @@ def _attach_one(app: App, conversation_id: str, path: Path, password: str | None
         finally:
             line.clear()
         if added.document is not None:
-            told = [*(f"{path.name}: {warning}" for warning in added.warnings), *_skipped(path, added.skipped)]
+            told = [*(_named(path, warning) for warning in added.warnings), *_skipped(path, added.skipped)]
             scans = scans_of(app.library, added.document)
             return [*told, f"{path.name}: {ocr.hint()}"] if scans is not None and not scans.languages else told
         error = added.error or AppError(f"{path.name} could not be read.", "Run it again with --debug.")
@@ -72,6 +72,10 @@ def _attach_one(app: App, conversation_id: str, path: Path, password: str | None
         if password is not None:
             print(error.message, file=sys.stderr)
         password = getpass.getpass(f"Password for {path.name}: ")
+
+
+def _named(path: Path, warning: str) -> str:
+    return warning if warning.startswith(f"{path.name}: ") else f"{path.name}: {warning}"
 
 
 def _skipped(path: Path, skipped: Sequence[Skipped]) -> list[str]:
