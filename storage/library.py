@@ -73,7 +73,7 @@ class Library(Conversations, Documents, Search, Versions):
         writer = Writer(path, LIBRARY_PRAGMAS)
         library = cls(folder, writer)
         try:
-            library._upgrade(migrations, had_data)
+            library._upgrade(migrations)
             with writer.transaction() as db:
                 mark_interrupted(db)
             if had_data and daily_backup_is_due(folder):
@@ -116,12 +116,16 @@ class Library(Conversations, Documents, Search, Versions):
     def backups(self) -> list[Backup]:
         return list_backups(self.folder)
 
-    def _upgrade(self, migrations: Migrations, had_data: bool) -> None:
+    def _upgrade(self, migrations: Migrations) -> None:
         with self._writer.use() as db:
-            if had_data and pragma(db, "application_id") != APPLICATION_ID:
-                raise StorageError(
-                    f"{self._writer.path} is not a library of Unabridged.", "Move it away or use another data folder."
-                )
+            if pragma(db, "application_id") != APPLICATION_ID:
+                if db.table_names():
+                    raise StorageError(
+                        f"{self._writer.path} is not a library of Unabridged.",
+                        "Move it away or use another data folder.",
+                    )
+                # First of all: a first start that is killed, or has no room, must not leave tables without it.
+                db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
             known = {migration.name for migration in migrations.pending(Database(memory=True, execute_plugins=False))}
             applied = [migration.name for migration in migrations.applied(db)]
             unknown = [name for name in applied if name not in known]
@@ -135,8 +139,6 @@ class Library(Conversations, Documents, Search, Versions):
                 if applied:
                     make_backup(self.folder, f"before-{name}")
                 migrations.apply(db, stop_before=pending[position + 1 :])
-            if not had_data:
-                db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
 
     def _start_daily_backup(self) -> None:
         def work() -> None:

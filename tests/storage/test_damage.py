@@ -204,6 +204,25 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         assert len(library.messages(conversation)) == stored + 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no file size limits on Windows")
+def test_a_first_start_without_room_leaves_nothing_that_stops_the_next(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    said = []
+    for limit in [0, 1, 24, 32, 100, *range(4096, 160_000, 8192)]:
+        folder = tmp_path / str(limit)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            Library.open(folder).close()
+        except StorageError as error:
+            said.append(error.message)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with Library.open(folder) as library:
+            library.create_conversation("works")
+    assert len(said) > 5
+    assert all("no room" in message for message in said), said
+
+
 def test_a_database_at_its_limit(library: Library) -> None:
     conversation = library.create_conversation().id
     with library._writer.use() as db:
