@@ -84,6 +84,8 @@ class SnapshotFile:
         """`work` on a reading connection, in parallel to all others; `default` if the file cannot be read."""
         reader, generation = None, self._generation
         try:
+            if self._file_identity() != self._identity:  # what it held would seem to be stored
+                self._replace_moved()
             reader, generation = self._take_reader()
             return work(reader)
         except (sqlite3.Error, Unsound) as error:
@@ -186,6 +188,14 @@ class SnapshotFile:
             raise FolderNotWritable(
                 f"{self.path.name} is damaged and cannot be removed: {error.strerror}.", f"Delete {self.path} yourself."
             ) from error
+
+    def _replace_moved(self) -> None:
+        with self.lock:
+            if not self._closed and self._file_identity() != self._identity:
+                try:
+                    self._restart("it was deleted or replaced")
+                except StorageError as problem:
+                    log.warning("%s", problem)
 
     def _after_failed_read(self, error: Exception, generation: int) -> None:
         with self.lock:

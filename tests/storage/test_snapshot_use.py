@@ -65,6 +65,16 @@ def test_a_file_that_is_started_anew_beside_readers_keeps_what_comes_next(store:
             reader.join()
 
 
+def test_rows_of_a_deleted_file_do_not_count_as_stored(store: SnapshotStore, tmp_path: Path) -> None:
+    rows = chain("a", 3)
+    store.put("one", "f", rows)
+    assert all(stored(store, *rows))
+    (tmp_path / "kvcache.db").unlink()
+    assert not any(stored(store, *rows))
+    store.put("one", "f", rows)
+    assert all(stored(store, *rows))
+
+
 def test_what_was_read_last_stays_also_after_a_restart(tmp_path: Path) -> None:
     first, second = chain("a", 2, checkpoint=False), chain("b", 2, checkpoint=False)
     with SnapshotStore.open(tmp_path, MEGABYTE) as store:
