@@ -149,11 +149,7 @@ def _cite(part: _Part, answer: str, index: PageIndex, asked: Asked) -> list[Cita
             return [checked]
     quotes = [match for match in _QUOTED.finditer(text) if _long_enough(next(filter(None, match.groups())))]
     if quotes:
-        return [
-            _verify(quote, _claims_for(part, quotes, number), index)
-            for number, match in enumerate(quotes)
-            for quote in [_inner(match, part)]
-        ]
+        return [_quoted(match, part, _claims_for(part, quotes, number), index) for number, match in enumerate(quotes)]
     bare = without_claims(text, part.start, part.claims)
     firm = any(claim.firm for claim in part.claims)
     checked = _verify(bare, part.claims, index) if firm and _long_enough(bare) else None
@@ -165,12 +161,19 @@ def _cite(part: _Part, answer: str, index: PageIndex, asked: Asked) -> list[Cita
     return [checked] if checked else []
 
 
-def _inner(match: re.Match[str], part: _Part) -> str:
-    """What stands between the quotation marks, without page numbers that the answer wrote in there."""
+def _quoted(match: re.Match[str], part: _Part, claims: Sequence[Claim], index: PageIndex) -> Citation:
+    """What stands between the quotation marks: without page numbers that the answer wrote in there, unless the page
+    has them too ("see page 36")."""
     group = next(number for number, value in enumerate(match.groups(), 1) if value)
-    start, end = match.span(group)
-    inside = [claim for claim in part.claims if claim.firm and part.start + start <= claim.start < part.start + end]
-    return without_claims(match[group], part.start + start, inside)
+    start, end = (part.start + place for place in match.span(group))
+    inside = [claim for claim in part.claims if claim.firm and start <= claim.start < end]
+    found = _verify(without_claims(match[group], start, inside), claims, index)
+    if inside and found.status != "verified":
+        outside = [claim for claim in claims if not start <= claim.start < end]
+        whole = _verify(match[group], outside, index)
+        if whole.status == "verified" or (whole.status == "near" and found.status == "not_found"):
+            return whole
+    return found
 
 
 def _claims_for(part: _Part, quotes: Sequence[re.Match[str]], number: int) -> tuple[Claim, ...]:

@@ -11,10 +11,11 @@ from typing import Literal
 from app.citations.index import CANDIDATE_PAGES, PageIndex
 from app.citations.near import nearest, words_of
 from app.citations.stream import Stream, Token, joined, stream
-from app.words import terms, tokens
+from app.words import stem, terms, tokens
 
 LONGEST_GAP = 150  # tokens that "..." may stand for
 BREAK_SLACK = 8
+FEW_TERMS = 6
 ELLIPSIS = re.compile(r"\s*(?:[\[(]\s*)?(?:\.\s?\.\s?\.+|…+|⋯+)(?:\s*[\])])?\s*")
 _DENIALS = frozenset({"not", "no", "never", "neither", "nor", "cannot", "without", "unless", "except"}) | frozenset(
     {"nicht", "kein", "keine", "pas", "jamais", "nunca", *"不没沒無无非未否勿莫안못않없"}
@@ -46,7 +47,7 @@ def look_up(quote: str, hinted: Sequence[int], index: PageIndex) -> Found | None
         _exact(wanted, likely, index)
         or _over_breaks(wanted, _with_breaks(likely, index), index)
         or _anywhere(wanted, set(likely), index)
-        or _nearly(quote, pieces, list(dict.fromkeys([*hinted[:CANDIDATE_PAGES], *shared[:CANDIDATE_PAGES]])), index)
+        or _nearly(quote, pieces, _candidates(quote, hinted, shared), index)
     )
 
 
@@ -70,6 +71,15 @@ def _likely(quote: str, index: PageIndex) -> list[int]:
     """Pages that share most with the quote; all of them if it has only stop words."""
     weights = {term: index.weight(term) for term in terms(quote)}
     return index.best_pages(weights, 50) if weights else list(range(len(index.pages)))
+
+
+def _candidates(quote: str, hinted: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Some pages of the hinted ones ("page 1" may be one of each document) and some of those that share most: more of
+    them where the quote has few words to tell pages by."""
+    named = set(hinted)
+    best = [place for place in shared if place in named]
+    count = CANDIDATE_PAGES if len(terms(quote)) > FEW_TERMS else 2 * CANDIDATE_PAGES
+    return list(dict.fromkeys([*[*best, *hinted][:count], *shared[:count]]))
 
 
 def _exact(wanted: Sequence[str], places: Iterable[int], index: PageIndex) -> Found | None:
@@ -145,17 +155,21 @@ def _nearly(quote: str, pieces: Sequence[Sequence[str]], places: Sequence[int], 
     if len(pieces) > 1:
         return None  # with parts left out and other words as well it is no quote any more
     said = words_of(quote, tokens(quote))
+
+    def spread(word: str) -> int:
+        return len(index.postings.get(stem(word), ()))
+
     best: tuple[float, Found] | None = None
     for place in places:
         page = index.stream(place).tokens
-        near = nearest(page, index.pages[place].text, said)
+        near = nearest(page, index.pages[place].text, said, spread)
         if near and (best is None or near.cost < best[0]):
             best = (near.cost, Found(place, page[near.first][1], page[near.last - 1][2], "near"))
     for first in _with_breaks(places, index) if best is None else ():
         for taken, border in _joins(index, first, len(said)):
             left, right = index.pages[first].text, index.pages[first + 1].text
             moved = [(word, start + len(left) + 1, end + len(left) + 1) for word, start, end in taken[border:]]
-            near = nearest([*taken[:border], *moved], f"{left}\n{right}", said)
+            near = nearest([*taken[:border], *moved], f"{left}\n{right}", said, spread)
             if near and near.first < border < near.last:
                 return Found(first, taken[near.first][1], taken[near.last - 1][2], "near", first + 1)
     return best[1] if best else None

@@ -1,7 +1,7 @@
 """Which words decide what a sentence says: a quote that differs in one of them is not nearly right, it is wrong.
 
-Figures, denials, duties and permissions, quantities, directions and names. Beside them stand the words that a slip may
-drop or swap without harm, and the letters that a scanner mixes up.
+Figures, units, denials, duties and permissions, quantities, directions, conditions, persons and names. Beside them
+stand the words that a slip may drop or swap without harm, and the letters that a scanner mixes up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from app.citations.senses import root, spelled
 from app.words import STOP_WORDS, is_dense, stem
 
 _TELLING = frozenset(
@@ -25,10 +26,15 @@ _TELLING = frozenset(
         # how much, when, where to
         "all any every each some most many few both several less more least fewer over under above below before after",
         "maximum minimum increase decrease rise fall higher lower up down in out from into to by with between within",
+        "bit byte kb mb gb tb kib mib gib ms minute hour day week month year decade mm cm km inch inches foot feet",
+        "mile kg gram ton percent euro dollar cent pound celsius fahrenheit",
+        # conditions, reasons, times, persons
+        "when while where because although though since whereas whether will during",
+        "i you we they he she me us them him her my your our their his hers yours ours theirs",
         # opposites that are one word apart
-        "accept reject include exclude enable disable allow deny true false always sometimes often rarely approve",
-        "refuse grant revoke open close start stop begin end buy sell lend borrow plaintiff defendant buyer seller",
-        "landlord tenant lessor lessee employer employee creditor debtor licensor licensee",
+        "accept reject include exclude enable disable unable allow deny true false always sometimes often rarely",
+        "approve refuse grant revoke open close start stop begin end buy sell lend borrow plaintiff defendant buyer",
+        "seller landlord tenant lessor lessee employer employee creditor debtor licensor licensee",
         # the same in German, French, Spanish
         "nicht kein keine keinen keiner nie niemals ohne nur muss darf soll kann alle jede jeder jedes vor nach",
         "über unter pas non sans jamais seulement tout tous toute chaque avant après doit peut sin nunca solo",
@@ -46,35 +52,19 @@ _HARMLESS = frozenset(
     )
     for word in line.split()
 )
+_ARTICLES = frozenset(
+    {"a", "an", "the", "der", "die", "das", "ein", "eine", "le", "la", "les", "un", "une", "el", "los", "las"}
+)
+_FILLERS = frozenset(
+    {"also", "very", "then", "thus", "therefore", "hence", "indeed", "really", "quite", "too", "please", "here"}
+)
 _DENSE_TELLING = frozenset(
     "〇零一二三四五六七八九十百千万亿萬億两兩半倍第首末不没沒無无非未否勿莫别禁可必须須应應只仅僅全每各或若除前后後上下"
     "多少増减減大小高低内外ずぬんな안못않없만매각全"
 )
 _KNOWN = _TELLING | {stem(word) for word in STOP_WORDS | _HARMLESS}
-# pairs of which one word says the opposite of the other, or another amount
-_OPPOSITES = frozenset(
-    frozenset(map(stem, pair.split("/")))
-    for line in (
-        "large/small big/small high/low new/old left/right same/other same/different faster/slower fast/slow",
-        "best/worst better/worse longer/shorter long/short opened/closed added/removed public/private",
-        "inside/outside read/written wide/narrow early/late earlier/later hot/cold strong/weak easy/hard full/empty",
-        "local/remote input/output positive/negative internal/external legal/illegal present/absent win/lose",
-        "import/export upper/lower front/back",
-    )
-    for pair in line.split()
-)
-_UNITS = frozenset(
-    word
-    for line in (
-        "bit bits byte bytes kb mb gb tb kib mib gib ms second seconds minute minutes hour hours day days week",
-        "weeks month months year years decade decades mm cm km m inch inches foot feet mile miles g kg gram grams",
-        "ton tons percent euro euros dollar dollars cent cents pound pounds celsius fahrenheit",
-    )
-    for word in line.split()
-)
-_DENIES = ("un", "in", "im", "il", "ir", "non", "dis", "mis", "anti", "over", "under", "pre", "post")
 _CONFUSED = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("li", "h"), ("ii", "n"))
-_CONFUSED_LETTERS = str.maketrans({"1": "l", "i": "l", "|": "l", "!": "l", "0": "o", "5": "s", "8": "b"})
+_CONFUSED_FIGURES = str.maketrans({"1": "l", "|": "l", "!": "l", "0": "o", "5": "s", "8": "b"})
 _CONFUSED_SMALL = str.maketrans({"c": "e", "h": "b"})
 
 
@@ -100,16 +90,30 @@ def is_harmless(word: str) -> bool:
     return word in _HARMLESS
 
 
+def is_filler(word: str) -> bool:
+    """Whether a quote that has this folded word more than the page says no more."""
+    return word in _FILLERS
+
+
+def is_article(word: str) -> bool:
+    return word in _ARTICLES
+
+
 def is_slip(a: str, b: str, *, name: bool = False) -> bool:
     """Whether two folded words are one word, misspelled or misread by a scanner. name: only what scanners misread."""
-    if is_figure(a) or is_figure(b) or is_dense(a) or is_dense(b) or _denies(a, b):
+    if is_figure(a) or is_figure(b) or is_dense(a) or is_dense(b):
         return False
     if name:
         return _plain(a) == _plain(b) or _scanned(a) == _scanned(b)
     if stem(a) in _KNOWN and stem(b) in _KNOWN:  # most and must are two words
         return False
+    if is_misread(a, b):
+        return True
     longest = max(len(a), len(b))
-    return is_misread(a, b) or (longest >= 4 and distance(a, b, most := 1 if longest < 9 else 2) <= most)
+    if longest < 4 or "a" + a == b or a == "a" + b:  # moral and amoral are two words
+        return False
+    most = 2 if longest >= 9 and a[:2] == b[:2] else 1  # encrypted and decrypted too
+    return distance(a, b, most) <= most
 
 
 def is_misread(a: str, b: str) -> bool:
@@ -121,21 +125,13 @@ def is_misread(a: str, b: str) -> bool:
 
 
 def is_form(a: str, b: str) -> bool:
-    """Whether two folded words are forms of one word: opens and open."""
-    return stem(a) == stem(b) and not is_figure(a)
-
-
-def says_other(a: str, b: str) -> bool:
-    """Whether one folded word in the other's place says the opposite, or another amount: small for large, MB for GB."""
-    if a in _UNITS and b in _UNITS:
-        return stem(a) != stem(b)
-    return _denies(a, b) or frozenset((stem(a), stem(b))) in _OPPOSITES
-
-
-def _denies(a: str, b: str) -> bool:
-    """lawful and unlawful, moral and immoral: a prefix that turns the meaning."""
+    """Whether two folded words are forms of one word: opens and open, entries and entry, colours and color."""
+    if is_figure(a):
+        return False
     shorter, longer = sorted((a, b), key=len)
-    return any(longer == prefix + shorter for prefix in _DENIES)
+    if len(shorter) > 3 and longer in (shorter + "s", shorter + "es", shorter + "ed", shorter + "ing"):  # a string
+        return True
+    return root(a) == root(b) or root(spelled(a)) == root(spelled(b))
 
 
 def _plain(word: str) -> str:
@@ -145,10 +141,10 @@ def _plain(word: str) -> str:
 
 def _scanned(word: str) -> str:
     """The form in which letters that scanners confuse are one."""
-    word = _plain(word)
+    word = _plain(word).translate(_CONFUSED_FIGURES)
     for several, one in _CONFUSED:
         word = word.replace(several, one)
-    return re.sub(r"[^\w]", "", word).translate(_CONFUSED_LETTERS)
+    return re.sub(r"[^\w]", "", word).replace("i", "l")
 
 
 def distance(a: str, b: str, most: int) -> int:

@@ -6,8 +6,10 @@ Kinds and seed were fixed before any result on it was seen and before the rules 
 from __future__ import annotations
 
 import re
+from calendar import day_name, month_name
 from collections.abc import Iterator, Mapping
 
+from app.words import STOP_WORDS
 from tests.app.citation_cases import DENSE, Case, Change, Maker, _replaced, _words, letters
 
 SEED = 31
@@ -84,11 +86,8 @@ def contraction(maker: Maker, sentence: str, _: int) -> str | None:
 
 
 def example_mark(maker: Maker, sentence: str, _: int) -> str | None:
-    for match in _words(
-        maker,
-        sentence,
-        r"(?<=[ (])(?:e\.\s?g\.,?|i\.\s?e\.,?|for example,?|for instance,?|etc\.,?|of course,?|in fact,?|in particular,?) ",
-    ):
+    marks = r"e\.\s?g\.|i\.\s?e\.|for example|for instance|etc\.|of course|in fact|in particular"
+    for match in _words(maker, sentence, rf"(?<=[ (])(?:{marks}),? "):
         return _replaced(sentence, match, "")
     return None
 
@@ -148,7 +147,7 @@ _WORDS_OF_ONE_SENSE = {
     "ask": "request", "fix": "repair", "happens": "occurs", "occurs": "happens", "perform": "carry out",
     "important": "significant", "several": "multiple", "different": "distinct", "difficult": "hard",
     "kind": "type", "kinds": "types", "type": "kind", "specify": "state", "ensure": "make sure",
-    "additional": "further", "similar": "alike", "currently": "presently", "instead": "rather", "entire": "complete",
+    "additional": "further", "similar": "alike", "currently": "presently", "entire": "complete",
     "purchase": "buy", "documentation": "manual", "main": "principal", "try": "attempt", "wish": "want",
     "want": "wish", "provide": "supply", "provides": "supplies", "remove": "delete", "removed": "deleted",
 }
@@ -188,10 +187,7 @@ def exchanged_nouns(maker: Maker, sentence: str, _: int) -> str | None:
     return f"{sentence[: a.start()]}{b[0]}{sentence[a.end() : b.start()]}{a[0]}{sentence[b.end() :]}"
 
 
-_MONTHS = (
-    "January February March April May June July August September October November December Monday Tuesday Wednesday "
-    "Thursday Friday Saturday Sunday"
-).split()
+_MONTHS = [*month_name[1:], *day_name]
 
 
 def date_shifted(maker: Maker, sentence: str, _: int) -> str | None:
@@ -272,7 +268,7 @@ def list_item(maker: Maker, sentence: str, place: int) -> str | None:
     """One more item before the "and" of a list."""
     words = re.findall(_WORD.format("[a-z]{5,}"), maker.pages[place].text)
     for match in _words(maker, sentence, r"(?<=[a-z]),? (?:and|or) (?=[a-z])"):
-        other = [w for w in words if w not in sentence]
+        other = [w for w in words if w not in sentence and w not in STOP_WORDS and not w.endswith("ly")]
         if other:
             return f"{sentence[: match.start()]}, {maker.random.choice(other)}{sentence[match.start() :]}"
     return None
