@@ -167,13 +167,12 @@ def _quoted(match: re.Match[str], part: _Part, claims: Sequence[Claim], index: P
     group = next(number for number, value in enumerate(match.groups(), 1) if value)
     start, end = (part.start + place for place in match.span(group))
     inside = [claim for claim in part.claims if claim.firm and start <= claim.start < end]
-    found = _verify(without_claims(match[group], start, inside), claims, index)
-    if inside and found.status != "verified":
+    if inside:
         outside = [claim for claim in claims if not start <= claim.start < end]
         whole = _verify(match[group], outside, index)
-        if whole.status == "verified" or (whole.status == "near" and found.status == "not_found"):
+        if whole.status == "verified":
             return whole
-    return found
+    return _verify(without_claims(match[group], start, inside), claims, index)
 
 
 def _claims_for(part: _Part, quotes: Sequence[re.Match[str]], number: int) -> tuple[Claim, ...]:
