@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from app.changes.versions import EARLIER
 from app.citations import Citation
 from app.citations.citation import line_label
-from app.page_labels import FilePage, file_page, names_place
+from app.page_labels import EARLIER, FilePage, file_page, names_place
 
 NO_PAGE = "no page"
 SYMBOLS = {"verified": "✓", "near": "≈", "not_found": "✗", "attributed": "↗"}

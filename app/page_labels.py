@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+EARLIER = " (earlier version)"
+"""Behind the name of a document of which a cited page was replaced by a newer version."""
 _PLACE = re.compile(r"[ :]|L\d")
 _FILE_PAGE = re.compile(r"(?P<path>.+?):p(?P<page>\d+)(?: \((?P<printed>.*)\))?", re.DOTALL)
 _PRINTED_ONLY = re.compile(r"(?P<path>.+?\.pdf):p(?P<printed>[^\s:/]+)", re.IGNORECASE | re.DOTALL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.errors import WrongUse
 from ui.backend import Backend, DocumentView, OcrView
 from ui.render.html import one_line
-from ui.render.scans import Offer, render_offer
+from ui.render.scans import Offer, render_offers
 from ui.strings import text
 from ui.uploads import Uploads
 
@@ -26,13 +26,13 @@ class ScanOffers:
         """A card for each, and the ids that they are of; a document that is being read with OCR has none."""
         ocr = self._backend.ocr()
         offers = self._offers(conversation_id, ocr) if conversation_id else []
-        return one_line("".join(render_offer(offer, ocr) for offer in offers)), frozenset(o.id for o in offers)
+        return one_line(render_offers(offers, ocr)), frozenset(o.id for o in offers)
 
     def act(self, conversation_id: str, action: str, id: str, languages: str) -> None:
         """A button of a card. All three come from the browser: untrusted. Raises WrongUse."""
         if action == "ocr-leave":
-            self._wanted.discard(id)
-            self._left.add(id)
+            self._wanted.difference_update(id.split(","))
+            self._left.update(id.split(","))
         elif action == "ocr-open":
             self._left.discard(id)
             self._wanted.add(id)

@@ -6,12 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from app.page_labels import EARLIER
+
+__all__ = [
+    "DELETED",
+    "EARLIER",
+    "MAP",
+    "RENAMED",
+    "UPDATE",
+    "Chain",
+    "chains",
+    "superseded",
+]
+
 if TYPE_CHECKING:
     from storage import Document, FileRow, Library
 
 DELETED, RENAMED = "deleted", "renamed"
 """What `skipped` says of a file in an update: it is gone, or it has another name now (its text stays where it was)."""
-EARLIER = " (earlier version)"
 UPDATE, MAP = "update", "map"
 """Kinds of documents that the app makes itself: newer versions of a folder's files; a repository's signatures."""
 

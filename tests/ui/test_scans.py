@@ -144,11 +144,14 @@ def test_a_file_of_pictures_waits_for_a_decision(screen: Screen) -> None:
 def test_without_the_program_the_card_says_what_to_install(screen: Screen) -> None:
     screen.backend.ocr_languages = ()
     screen.add("scan.pdf")
+    screen.add("pictures.pdf")
     card = screen.card()
-    assert "Install the program tesseract." in card
+    assert card.count("Install the program tesseract.") == 1
+    assert "pages 1-20 of 20" in card
     assert 'name="ocr"' not in card
     (document,) = screen.backend.documents(screen.conversation)
-    screen.act("ocr-leave", document.id)
+    (upload,) = screen.uploads.of(screen.conversation)
+    screen.act("ocr-leave", f"{document.id},{upload.id}")
     assert "ub-scan" not in screen.card()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.scans import OcrEstimate
@@ -31,15 +32,23 @@ class Offer:
     tried: str = ""
 
 
-def render_offer(offer: Offer, ocr: OcrView) -> str:
-    """In one sentence what was not read, then the button with its languages, or what to install."""
+def render_offers(offers: Sequence[Offer], ocr: OcrView) -> str:
+    """A card for each; where nothing can be read here, one for all that says what to install."""
+    if ocr.languages or not offers:
+        return "".join(_offer(offer, ocr) for offer in offers)
+    said = "".join(f"<p>{escape(offer.sentence)}</p>" for offer in offers)
+    later = button("ocr-leave", ",".join(offer.id for offer in offers), text("ocr.leave"), "ub-tool")
+    install = f'<p class="ub-changes-what">{escape(ocr.install)}</p>'
+    return (
+        f'<div class="ub-changes ub-scan" role="status">{said}{install}<div class="ub-changes-ways">{later}</div></div>'
+    )
+
+
+def _offer(offer: Offer, ocr: OcrView) -> str:
+    """In one sentence what was not read, the languages, the button."""
     tried = f" {text('ocr.tried', languages=_listed(offer.tried))}" if offer.tried else ""
     later = button("ocr-leave", offer.id, text("ocr.leave"), "ub-tool")
     head = f"<p>{escape(offer.sentence + tried)}</p>"
-    if not ocr.languages:
-        install = f'<p class="ub-changes-what">{escape(ocr.install)}</p>'
-        ways = f'<div class="ub-changes-ways">{later}</div>'
-        return f'<div class="ub-changes ub-scan" role="status">{head}{install}{ways}</div>'
     key = "ocr.about" if offer.estimate.measured else "ocr.guess"
     label = text("ocr.read", duration=text(key, duration=duration(offer.estimate.seconds)))
     boxes = "".join(_box(name, name in ocr.chosen) for name in ocr.languages)
