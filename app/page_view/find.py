@@ -30,7 +30,8 @@ def locate(text: str, quote: str) -> list[Span]:
     found = pieces_in(page, [joined(piece) for piece in pieces], ANYWHERE)
     if found:
         return [_span(page, found[0][0], found[-1][1])]
-    near = nearest(page.tokens, text, words_of(quote, tokens(quote)))
+    here = {word for word, _, _ in page.tokens}
+    near = nearest(page.tokens, text, words_of(quote, tokens(quote)), lambda word: int(word in here))
     if near:
         return [_span(page, near.first, near.last)]
     return _line_by_line(page, quote) or _over_a_break(page, [word for piece in pieces for word in piece])
