@@ -1,7 +1,7 @@
 """The disk fills while the whole app runs: one sentence and a hint, nothing accepted is lost, and it goes on with room.
 
-Twice: on a real small disk (a tmpfs, where it can be mounted) and with a limit on the size of files, which needs no
-rights. A tiny random model reads and answers.
+Twice: with a limit on the size of files, which needs no rights, and, if UNABRIDGED_WHOLE_APP is set, on a small disk
+(a tmpfs, where it can be mounted). A tiny random model reads and answers.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.engine.tiny_models import make_model, save_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no small disks and no file size limits on Windows")
 
+WHOLE_APP = os.environ.get("UNABRIDGED_WHOLE_APP", "")
 DISK_MB = 48
 QUESTIONS = ("What did the keeper write down?", "How many pages are left?")
 
@@ -93,6 +94,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield limited
         limited.free()
         return
+    if not WHOLE_APP:
+        pytest.skip("a minute; UNABRIDGED_WHOLE_APP=1")
     folder = tmp_path / "disk"
     if sys.platform != "linux" or not _mounted(folder):
         pytest.skip("a small disk can only be mounted on Linux by root")
@@ -335,7 +338,6 @@ def test_the_page_says_it(disk: SmallDisk, model: Path, file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("UNABRIDGED_STARTS"), reason="a minute; UNABRIDGED_STARTS=1")
 def test_the_command_line_says_it(disk: SmallDisk, starter_model: Path, file: Path) -> None:
     if isinstance(disk, LimitedFiles):
         pytest.skip("the limit holds for this process; see the test below")

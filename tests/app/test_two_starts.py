@@ -1,6 +1,6 @@
 """Two apps on one data folder, as a user starts them: the second shows the first one's page or says who is running.
 
-Real processes with the real server. Most of it is left out unless UNABRIDGED_STARTS is set.
+Real processes with the real server. Most of it is left out unless UNABRIDGED_WHOLE_APP is set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from storage import Library
 from tests.app.cli_runner import ROOT, is_one_error, unabridged
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
-MORE = os.environ.get("UNABRIDGED_STARTS", "")
+WHOLE_APP = os.environ.get("UNABRIDGED_WHOLE_APP", "")
+MORE = pytest.mark.skipif(not WHOLE_APP, reason="a minute; UNABRIDGED_WHOLE_APP=1")
 ADDRESS = re.compile(r"Unabridged is at (http://127\.0\.0\.1:\d+/\?token=\S+)\n")
 ASKED = "What is the number of the protocol?"
 
@@ -76,6 +77,7 @@ def sound(data_dir: Path) -> None:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+@MORE
 def test_the_second_shows_the_first_ones_page(data_dir: Path, starter_model: Path, note: Path) -> None:
     """Started together, as by two clicks: one serves, the other one names that page and ends well."""
     with run(data_dir=data_dir, model=starter_model) as one, run(data_dir=data_dir, model=starter_model) as other:
@@ -104,8 +106,7 @@ def test_the_second_shows_the_first_ones_page(data_dir: Path, starter_model: Pat
         assert library.conversations() == []
 
 
-@pytest.mark.skipif(not MORE, reason="a minute; UNABRIDGED_STARTS=1")
-@pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
+@pytest.mark.parametrize("moment", ["while it starts", pytest.param("while it serves", marks=MORE)])
 def test_a_killed_one_is_no_obstacle(data_dir: Path, starter_model: Path, moment: str) -> None:
     with run(data_dir=data_dir, model=starter_model) as first:
         if moment == "while it starts":
@@ -128,7 +129,7 @@ def test_a_killed_one_is_no_obstacle(data_dir: Path, starter_model: Path, moment
     sound(data_dir)
 
 
-@pytest.mark.skipif(not MORE, reason="a minute; UNABRIDGED_STARTS=1")
+@MORE
 def test_two_questions_at_once(data_dir: Path, starter_model: Path, note: Path) -> None:
     """`ask` has no page: the other one says so, also with --json, and works as soon as the first is killed."""
     words = ("ask", note, "-q", ASKED, "--passages", "--max-answer-tokens", "8")
