@@ -17,14 +17,14 @@ from app.before_reading.choice import store_choice, stored_choice
 from app.changes.folder_files import earlier_reading, folder_sha256, keep_files
 from app.changes.versions import chains
 from app.documents import ingest_rows, remove_unused, stored_file
-from app.errors import AppError, BadInput, WrongUse
+from app.errors import AppError, BadInput, Cancelled, WrongUse
 from app.ingest import ocr, page_ranges
 from app.ingest.collected import NO_TEXT
 from app.ingest.files import Progress
 from app.ingest.pool import cores
 from app.pages import PageChoice
 from app.units import listed
-from storage import NotFound, ReadingSpeed
+from storage import ReadingSpeed
 
 if TYPE_CHECKING:
     from app.wiring import App
@@ -139,7 +139,8 @@ def read_scans(
     """Reads a conversation's document anew, its scanned pages by OCR, and puts the result in its place.
 
     progress(done, total) counts scanned pages. Raises WrongUse, AppError (no tesseract, or no data for a language),
-    PasswordNeeded, BadInput (the file is gone) and Cancelled; the document then stays as it was.
+    PasswordNeeded, BadInput (the file is gone) and Cancelled, also where the document was taken out of the conversation
+    meanwhile; the document then stays as it was, and nothing is left of the new reading.
     """
     ocr.check(languages)
     library = app.library
@@ -152,9 +153,15 @@ def read_scans(
     if document.kind == "archive" and updated:
         raise WrongUse(f"Newer versions stand behind {document.name}.", "Add the newest archive to a new conversation.")
     clock = _Clock(progress)
-    fresh = _known(library, document, languages) or _read(app, document, found, languages, password, clock, cancel)
-    clock.keep(library, languages)
-    _put_in_place(app, conversation_id, document, fresh)
+    known = _known(library, document, languages)
+    fresh = known or _read(app, document, found, languages, password, clock, cancel)
+    try:
+        clock.keep(library, languages)
+        _put_in_place(app, conversation_id, document, fresh)
+    except BaseException:
+        if known is None:
+            remove_unused(app, [fresh.id])
+        raise
     return fresh
 
 
@@ -192,7 +199,11 @@ def _read(
     rows = ingest_rows(extracted)
     facts = (document.name, document.kind, extracted.extractor, rows, extracted.size, document.source)
     fresh = library.add_document(sha256, *facts)
-    keep_files(library, fresh, extracted)
+    try:
+        keep_files(library, fresh, extracted)
+    except BaseException:
+        remove_unused(app, [fresh.id])
+        raise
     return fresh
 
 
@@ -201,11 +212,9 @@ def _put_in_place(app: App, conversation_id: str, document: Document, fresh: Doc
     library = app.library
     if app.engine_service.current(conversation_id) is not None:
         raise AppError("A question about this document is being answered.", "Stop the answer, then try again.")
-    try:
-        library.conversation(conversation_id)
-    except NotFound:
-        remove_unused(app, [fresh.id])
-        raise
+    library.conversation(conversation_id)
+    if document.id not in {other.id for other in library.documents(conversation_id)}:
+        raise Cancelled(f"{document.name} was taken out of the conversation.", "Add it again to read it.")
     choice = stored_choice(app, conversation_id)
     changes.take_place(app, conversation_id, document, fresh)
     if choice is not None and document.id in choice.documents and fresh.pages == document.pages:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from storage.base import LibraryPart, storable
 from storage.documents import document_of
+from storage.errors import NotFound
 from storage.rows import Document
 
 VersionState = Literal["offered", "updated", "replaced"]
@@ -56,7 +57,9 @@ class Versions(LibraryPart):
                 )
 
     def replace_attached(self, conversation_id: str, document_id: str, newer_id: str) -> None:
-        """The newer document takes the older one's place in the conversation; what updated the older one goes too."""
+        """The newer document takes the older one's place in the conversation; what updated the older one goes too.
+
+        Raises NotFound where the older one has been taken out."""
         with self._writer.transaction() as db:
             arguments = {"conversation": conversation_id, "old": document_id, "new": newer_id}
             updates = [
@@ -72,6 +75,8 @@ class Versions(LibraryPart):
                 " WHERE conversation_id = :conversation AND document_id = :old",
                 arguments,
             ).fetchone()
+            if place is None:
+                raise NotFound("The document is not in the conversation any more.", "Add it again.")
             for gone in (document_id, newer_id, *updates):
                 db.execute(
                     "DELETE FROM conversation_documents WHERE conversation_id = ? AND document_id = ?",

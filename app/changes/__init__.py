@@ -19,7 +19,7 @@ from app import ingest
 from app.before_reading.estimate import Estimate, Pace, estimate, pace
 from app.changes.folder_files import earlier_reading, folder_sha256, keep_files, learn_left_out
 from app.changes.versions import DELETED, EARLIER, MAP, RENAMED, UPDATE, Chain, chains
-from app.errors import BadInput, WrongUse
+from app.errors import BadInput, Cancelled, WrongUse
 from app.ingest.disk import NotInside, open_inside
 from app.ingest.files import Progress
 from app.units import listed
@@ -129,7 +129,7 @@ def apply_changes(
     cancel: threading.Event | None = None,
 ) -> Document:
     """Brings one folder or archive up to date and returns the document that holds the new text. WrongUse if nothing
-    changed; BadInput where the folder can no longer be read."""
+    changed; BadInput where the folder can no longer be read; Cancelled where it was taken out meanwhile."""
     if way not in ("append", "again"):
         raise WrongUse(f"There is no way {way!r} to take changes.", "Use append or again.")
     library = app.library
@@ -137,6 +137,9 @@ def apply_changes(
     if chain is None:
         raise WrongUse("This document is not in the conversation any more.", "Reload the page.")
     fresh = _fresh(app, conversation_id, chain, progress, cancel)
+    if document_id not in {document.id for document in library.documents(conversation_id)}:
+        _forget_unused(app, [fresh.id])
+        raise Cancelled(f"{chain.base.name} was taken out of the conversation.", "Add it again to read it.")
     before = chain.files(library)
     changes = compare(chain.base, before, _of_document(library, fresh.id))
     if not changes.count:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-from app import conversations, documents, table_place
+import pytest
+
+from app import changes, conversations, documents, table_place
 from app.before_reading.choice import store_choice, stored_choice
 from app.before_reading.repository_map import use_map
-from app.changes import apply_changes, find_changes
+from app.changes import Way, apply_changes, find_changes
 from app.changes.versions import superseded
+from app.errors import Cancelled
 from app.pages import PageChoice
 from app.wiring import App
+from storage import Document
 
 QUOTE = {"document_id": "", "document": "x", "page": 1, "label": "1", "quote": "the secret word", "status": "verified"}
 
@@ -107,3 +112,24 @@ def test_two_folders_of_the_same_content_change_each_for_itself(app: App, tmp_pa
     assert found.changed == ("a.py",)
     apply_changes(app, second_conversation, second, "again")
     assert find_changes(app, second_conversation) == []
+
+
+@pytest.mark.parametrize("way", ["append", "again"])
+def test_a_folder_that_is_removed_while_it_is_read_again_stays_removed(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    root = tmp_path / f"left_{way}"
+    conversation, folder = folder_in(app, root)
+    write(root, "a.py", "def first():\n    return 'newer'\n", 600)
+    read = changes._fresh
+
+    def read_meanwhile(*arguments: Any) -> Document:
+        fresh = read(*arguments)
+        documents.detach(app, conversation, folder)
+        return fresh
+
+    monkeypatch.setattr(changes, "_fresh", read_meanwhile)
+    with pytest.raises(Cancelled, match="taken out"):
+        apply_changes(app, conversation, folder, way)
+    assert app.library.documents(conversation) == []
+    assert [document.name for document in app.library.documents() if document.name == root.name] == []

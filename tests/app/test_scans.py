@@ -20,7 +20,7 @@ from app.scans import ScannedFile, ocr_estimate, read_scans, scans_of
 from app.settings import Settings
 from app.viewer import Place, Viewer
 from app.wiring import App
-from storage import Document, Library
+from storage import Document, Library, NotFound
 from tests.app.scanned_pdfs import DEED, LAMP, MIXED, needs_tesseract, write_scan
 
 
@@ -171,6 +171,35 @@ def test_scanned_pages_of_a_file_are_read_and_kept(app: App, tmp_path: Path) -> 
     conversations.delete(app, other, with_documents=True)
     assert again.id not in {d.id for d in app.library.documents()}
     conversations.delete(app, conversation, with_documents=True)
+    assert not list((app.data_dir / "documents").glob(f"{document.sha256}*"))
+
+
+@needs_tesseract
+@pytest.mark.parametrize("while_read", ["taken out", "deleted", "asked"])
+def test_nothing_is_left_of_a_reading_that_found_no_place(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, while_read: str
+) -> None:
+    conversation, document = add(app, write_scan(tmp_path / "gone.pdf", MIXED))
+    read = scans._read
+
+    def read_meanwhile(*arguments: object) -> Document:
+        fresh = read(*arguments)  # type: ignore[arg-type]
+        if while_read == "taken out":
+            documents.detach(app, conversation, document.id)
+        elif while_read == "deleted":
+            conversations.delete(app, conversation, with_documents=True)
+        else:
+            monkeypatch.setattr(type(app.engine_service), "current", lambda *_: object())
+        return fresh
+
+    monkeypatch.setattr(scans, "_read", read_meanwhile)
+    with pytest.raises((AppError, NotFound)) as stopped:
+        read_scans(app, conversation, document.id, "eng")
+    assert isinstance(stopped.value, Cancelled) == (while_read == "taken out")
+    left = [other for other in app.library.documents() if other.sha256 == document.sha256]
+    assert left == ([document] if while_read == "asked" else [])
+    if left:
+        conversations.delete(app, conversation, with_documents=True)
     assert not list((app.data_dir / "documents").glob(f"{document.sha256}*"))
 
 

@@ -93,6 +93,8 @@ def test_a_newer_document_takes_the_place_of_an_older_one_and_of_its_updates(lib
     library.replace_attached(conversation, new.id, old.id)  # the files were changed back
     assert [document.id for document in library.documents(conversation)] == [first.id, old.id, after.id]
     assert {document.id for document in library.earlier_documents(conversation)} == {new.id, update.id}
+    with pytest.raises(NotFound, match="not in the conversation"):
+        library.replace_attached(conversation, new.id, old.id)
     library.delete_conversation(conversation)
     assert library.versions(conversation) == []
     assert library.conversations_using(new.id) == []
