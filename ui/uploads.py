@@ -137,10 +137,7 @@ class Uploads:
         if not self._change(upload_id, only_if="waiting", state="reading"):
             return
         upload = self._uploads[upload_id]
-        expected = None
-        if upload.languages:
-            expected = self._backend.ocr_estimate(upload.scanned, upload.languages).seconds
-            self._change(upload_id, total=upload.scanned, seconds_left=expected)
+        expected: float | None = None
         begin = time.monotonic()
 
         def progress(done: int, total: int) -> None:
@@ -150,6 +147,9 @@ class Uploads:
             self._change(upload_id, done=done, total=total, seconds_left=left)
 
         try:
+            if upload.languages:
+                expected = self._backend.ocr_estimate(upload.scanned, upload.languages).seconds
+                self._change(upload_id, total=upload.scanned, seconds_left=expected)
             if upload.document_id:
                 self._backend.read_scans(
                     upload.conversation_id, upload.document_id, upload.languages, password, progress, cancel

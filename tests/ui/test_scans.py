@@ -53,6 +53,20 @@ def screen(tmp_path: Path) -> Iterator[Screen]:
     made.uploads.close()
 
 
+def test_a_time_that_cannot_be_told_is_a_problem_of_that_file(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen.add("scan.pdf")
+    (document,) = screen.backend.documents(screen.conversation)
+
+    def broken(pages: int, languages: str) -> None:
+        raise AppError("The disk cannot be read.", "Look at it.")
+
+    monkeypatch.setattr(screen.backend, "ocr_estimate", broken)
+    screen.uploads.recognise_document(screen.conversation, document.id, "scan.pdf", "eng", 2)
+    screen.wait()
+    (upload,) = screen.uploads.of(screen.conversation)
+    assert (upload.state, upload.message) == ("failed", "The disk cannot be read.")
+
+
 def test_a_document_in_part_scanned_is_read_in_the_language_that_was_ticked(screen: Screen) -> None:
     screen.add("scan.pdf")
     (document,) = screen.backend.documents(screen.conversation)
