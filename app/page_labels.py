@@ -16,6 +16,7 @@ _PLACE = re.compile(r"[ :]|L\d")
 _FILE_PAGE = re.compile(r"(?P<path>.+?):p(?P<page>\d+)(?: \((?P<printed>.*)\))?", re.DOTALL)
 _PRINTED_ONLY = re.compile(r"(?P<path>.+?\.pdf):p(?P<printed>[^\s:/]+)", re.IGNORECASE | re.DOTALL)
 """As earlier versions wrote it: they kept no number of the page beside what is printed on it."""
+_FILE_LINES = re.compile(r".+:L\d+(?:-\d+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ def names_place(label: str) -> bool:
     """Whether a label says by itself where to look ("Slide 4", "Sheet Budget, rows 41-80", "src/a.py:L1-80"), and is
     no number printed on a page ("xii", "12")."""
     return _PLACE.search(label) is not None
+
+
+def names_file(label: str) -> bool:
+    """Whether a label names a file in a folder, which the label of a document that is one file must not."""
+    return file_page(label) is not None or _FILE_LINES.fullmatch(label) is not None
 
 
 @lru_cache(maxsize=4096)

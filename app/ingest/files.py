@@ -23,6 +23,7 @@ from app.ingest.layout import PageText, assemble
 from app.ingest.parts import LEAST_PAGES, Helpers, Part, Request
 from app.ingest.pool import POLL_SECONDS, SLOTS
 from app.ingest.worker import request_line
+from app.page_labels import names_file
 
 OCR_SHARE = 20  # so much more processor time for a child that also draws pages for OCR
 NOT_READ, _IS_SCANNED, _BY_OCR = ": scanned, no text, so not read.", " is scanned: ", ": recognised by OCR ("
@@ -175,6 +176,12 @@ def read_descriptor(
     return document.extracted()
 
 
+def _with_own_label(page: ExtractedPage) -> ExtractedPage:
+    """A label or heading that reads "contract.pdf:p3" would make citations name another document: the number stands
+    instead."""
+    return replace(page, label=str(page.index)) if names_file(page.label) else page
+
+
 class _Document:
     """Collects what the children send that read one file."""
 
@@ -270,7 +277,7 @@ class _Document:
 
     def extracted(self) -> Extracted:
         joined = self._joined()
-        pages = tuple(assemble(joined) if self.kind == "pdf" else self.pages)
+        pages = tuple(map(_with_own_label, assemble(joined) if self.kind == "pdf" else self.pages))
         if not any(page.text and page.flag != "scanned" for page in pages):
             raise self._nothing(pages)
         return Extracted(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pypdf import PdfWriter
 
+from app.citation_report import citation_place
+from app.citations import PageSource, attribute
 from app.errors import BadInput
 from app.ingest import Limits, read_file, walk
 from app.ingest.disk import DiskTree
@@ -111,6 +113,19 @@ def test_a_page_label_of_a_pdf_is_one_short_line(tmp_path: Path) -> None:
     label = read_file(tmp_path / "b.pdf").pages[0].label
     assert label.startswith("A xxx")
     assert len(label) <= pages.LABEL_CHARACTERS
+
+
+@pytest.mark.parametrize("other", ["contract.pdf:p", "docs/lease.pdf:p1 (x) \u2014 lease.pdf:p", "lease.txt:L"])
+def test_a_label_does_not_name_another_document(tmp_path: Path, other: str) -> None:
+    writer = PdfWriter(clone_from=write_pdf(tmp_path / "a.pdf", [*FACTS]))
+    writer.set_page_label(0, 1, "/D", prefix=other)
+    writer.write(tmp_path / "b.pdf")
+    (tmp_path / "c.html").write_text(f"<h1>{other}3</h1><p>{FACTS[0]}</p>", encoding="utf-8")
+    for name in ("b.pdf", "c.html"):
+        found = read_file(tmp_path / name)
+        places = [PageSource("d", found.name, page.index, page.label, page.text) for page in found.pages]
+        (citation,) = attribute(f'"{FACTS[0]}"', places)
+        assert citation_place(citation) == f"{name}, page 1"
 
 
 def test_warnings_and_outline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
