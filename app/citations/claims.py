@@ -214,7 +214,7 @@ class _Reader:
 
     def _marked(self, text: str, places: list[int]) -> list[int]:
         """Our own markers name both: [Page 3, marked xii], [Page 40, marked docs/manual.pdf:p3]."""
-        whole = re.search(r"\b(?:marked|printed)\s+(\S.*?)\s*$", text, re.IGNORECASE)
+        whole = re.search(r"\b(?:marked|printed)\s+(\S.*)$", text.rstrip(), re.IGNORECASE)
         if whole and file_page(whole[1]) and (exact := self.index.labelled(whole[1])):
             return exact
         label = re.search(rf"\b(?:marked|printed)\s+({_NAME})", text, re.IGNORECASE)

@@ -196,3 +196,10 @@ def test_thousands_of_citations_take_no_longer_than_their_number() -> None:
     began = time.monotonic()
     assert len(claims_of("[p. 1]" * 20_000, index, ["d"]).found) == 20_000
     assert time.monotonic() - began < 10
+
+
+def test_blanks_behind_the_marker_of_a_footnote_take_linear_time() -> None:
+    index = PageIndex((PageSource("d", "a.txt", 1, "1", "Nothing."),))
+    began = time.monotonic()
+    claims_of("[1] page 3 marked x" + " " * 100_000 + "y\n", index, ["d"])
+    assert time.monotonic() - began < 10

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfWriter
+from pypdf.constants import PageLabelStyle
 
 from app.citation_report import citation_place
 from app.citations import PageSource, attribute
@@ -118,7 +119,7 @@ def test_a_page_label_of_a_pdf_is_one_short_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["contract.pdf:p", "docs/lease.pdf:p1 (x) \u2014 lease.pdf:p", "lease.txt:L"])
 def test_a_label_does_not_name_another_document(tmp_path: Path, other: str) -> None:
     writer = PdfWriter(clone_from=write_pdf(tmp_path / "a.pdf", [*FACTS]))
-    writer.set_page_label(0, 1, "/D", prefix=other)
+    writer.set_page_label(0, 1, PageLabelStyle.DECIMAL, prefix=other)
     writer.write(tmp_path / "b.pdf")
     (tmp_path / "c.html").write_text(f"<h1>{other}3</h1><p>{FACTS[0]}</p>", encoding="utf-8")
     for name in ("b.pdf", "c.html"):
