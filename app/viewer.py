@@ -162,7 +162,7 @@ class Viewer:
         if file is None or not file.extractor.startswith(PDF):
             return None
         if kept is not None:
-            source = PdfSource(kept, file.path)
+            source = PdfSource(kept, file.path, content=file.sha256)
         elif document.kind != "archive" and document.source and file.sha256:
             source = PdfSource(Path(document.source), file.path, file.sha256)
         else:

@@ -225,7 +225,7 @@ def open_tree(file: BinaryIO, name: str, limits: Limits) -> ZipTree | TarTree:
     return ZipTree(file, name, limits) if is_zip else TarTree(file, name, limits)
 
 
-def open_member(file: BinaryIO, name: str, path: str, limits: Limits) -> BinaryIO:
+def open_member(file: BinaryIO, name: str, path: str, limits: Limits) -> io.BytesIO:
     """One document of an archive, in memory. Raises BadInput."""
     too_large = BadInput(f"{path} is larger than {MOST_MEMBER // 1_000_000} MB.", "Unpack it and open it by itself.")
     file.seek(0)

@@ -1,14 +1,15 @@
 """The child process that renders pages of one PDF: `python -m app.page_view.child`.
 
 Requests come in as JSON lines on stdin: first {"fd" or "path", "memory", "seconds"}, for a PDF in an archive with
-"archive" (its name) and "member", then {"page", "width", "quote"} for each page, counted from 1. Each is answered by
-one JSON line, and for a page by as many bytes of PNG as that line's "png" says. An answer may be {"error": "password" |
-"damaged" | "page" | "member"}. The process ends with its input.
+"archive" (its name), "member" and "content" (its sha256, or ""), then {"page", "width", "quote"} for each page, counted
+from 1. Each is answered by one JSON line, and for a page by as many bytes of PNG as that line's "png" says. An answer
+may be {"error": "password" | "damaged" | "page" | "member" | "content"}. The process ends with its input.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import io
 import json
 import os
@@ -131,9 +132,12 @@ def _open(file: BinaryIO, opening: dict[str, Any]) -> pypdfium2.PdfDocument | st
         from app.ingest.extracted import Limits
 
         try:
-            file = archives.open_member(file, opening["archive"], opening["member"], Limits())
+            taken = archives.open_member(file, opening["archive"], opening["member"], Limits())
         except (AppError, NotInside, archives.Stopped, MemoryError, *archives.BROKEN):
             return "member"
+        if opening["content"] and hashlib.sha256(taken.getbuffer()).hexdigest() != opening["content"]:
+            return "content"
+        file = taken
     try:
         return pypdfium2.PdfDocument(file)
     except pypdfium2.PdfiumError as error:

@@ -28,6 +28,7 @@ _REASONS = {
     "damaged": "The page is damaged and cannot be drawn.",
     "page": "The file has no such page.",
     "member": "The file could not be taken out of its archive.",
+    "content": "The file in the archive is not the one that was read.",
 }
 _AS_READ = "Its text as it was read is shown instead."
 
@@ -56,11 +57,13 @@ class PdfSource:
     """Where the bytes of a PDF are: the file `path`, or with a member that file in the archive `path`.
 
     sha256: `path` is a folder of the user's, and the member below it must be what it was when it was read.
+    content: the same of a member of an archive, "" where that is not known; two of its names may be one as stored.
     """
 
     path: Path
     member: str = ""
     sha256: str = ""
+    content: str = ""
 
     def open(self) -> int:
         """A descriptor of the file or archive. Raises NoPicture where it is gone or has changed."""
@@ -82,9 +85,13 @@ class PdfSource:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.sha256:
             os.close(fd)
-            raise NoPicture(f"{name} has changed since it was read, so its pages are not shown.", _AS_READ)
+            raise self.changed()
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
+
+    def changed(self) -> NoPicture:
+        name = printable(self.member)
+        return NoPicture(f"{name} has changed since it was read, so its pages are not shown.", _AS_READ)
 
     @property
     def stamp(self) -> tuple[int, ...]:
@@ -101,7 +108,9 @@ class PdfSource:
         """How the child gets at it."""
         inside = self.path / self.member if self.sha256 else self.path
         given: dict[str, Any] = {"fd": fd} if os.name == "posix" else {"path": str(inside)}
-        return given if self.sha256 or not self.member else {**given, "archive": self.path.name, "member": self.member}
+        if self.sha256 or not self.member:
+            return given
+        return {**given, "archive": self.path.name, "member": self.member, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,8 @@ class Renderer:
                     self._idle = threading.Timer(self.limits.idle_seconds, self.close)
                     self._idle.daemon = True
                     self._idle.start()
+            if child.stamp != child.source.stamp:  # it was written to behind the check of its bytes
+                raise child.source.changed()
             if "error" in header:
                 raise NoPicture(_REASONS[header["error"]], _TEXT_HINT)
             return Picture(body, header["width"], header["height"], tuple(map(tuple, header["boxes"])))

@@ -18,7 +18,9 @@ from app.changes import apply_changes
 from app.changes.folder_files import known_text
 from app.citation_report import citation_object, citation_place, place
 from app.citations import PageSource, attribute
+from app.errors import AppError
 from app.export import export
+from app.page_view.process import PdfSource
 from app.settings import Settings
 from app.viewer import Place, Viewer
 from app.wiring import App
@@ -211,3 +213,51 @@ def test_labels_of_earlier_versions_are_understood(tmp_path: Path) -> None:
     pages = [PageSource("d", "old", 7, "m.pdf:pvii", long), PageSource("d", "old", 8, "m.pdf:pviii", "Nothing here.")]
     (cited,) = attribute(f'"{long}" (m.pdf, page vii)', pages)
     assert (cited.page, cited.named) == (7, True)
+
+
+def test_a_file_that_is_written_to_behind_the_check_of_its_bytes_is_not_shown(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, document = add(app, fill(tmp_path / "files"))
+    file = tmp_path / "files" / "docs" / "lighthouse.pdf"
+    other = write_pdf(tmp_path / "other.pdf", ["Nobody has read this."] * len(FACTS)).read_bytes()
+    page = page_of(app, document, "docs/lighthouse.pdf:p2")
+    viewer = Viewer(app)
+    check = PdfSource.open
+
+    def open_then_write(source: PdfSource) -> int:
+        fd = check(source)
+        with file.open("r+b") as opened:  # the same file, which the descriptor leads to
+            opened.write(other)
+            opened.truncate()
+        return fd
+
+    monkeypatch.setattr(PdfSource, "open", open_then_write)
+    view = viewer.look(Place(document, page, "Nobody has read this."))
+    assert view.picture is None
+    assert "has changed since it was read" in view.problem
+    with pytest.raises(AppError, match="has changed"):
+        viewer.picture(document, page, 0)
+    viewer.close()
+
+
+def test_of_two_files_in_an_archive_that_are_stored_under_one_name_no_page_of_the_other_is_shown(
+    app: App, tmp_path: Path
+) -> None:
+    texts = ["The first one tells of seals.", "The second one tells of gulls."]
+    files = [write_pdf(tmp_path / f"{number}.pdf", [text]) for number, text in enumerate(texts)]
+    names = ["caf\udce9.pdf", "caf\ufffd.pdf"]  # the first one's bytes are no UTF-8, and cannot be stored
+    path = tmp_path / "files.tar"
+    with tarfile.open(path, "w") as archive:
+        for file, inside in zip(files, names, strict=True):
+            archive.add(file, inside)
+    _, document = add(app, path)
+    viewer = Viewer(app)
+    shown = 0
+    for row in app.library.pages(document):
+        view = viewer.look(Place(document, row.index, row.text))
+        assert view.found, "on the picture of this very page, or in its text"
+        shown += view.picture is not None
+        assert view.picture or "is not the one that was read" in view.problem
+    assert shown == 1
+    viewer.close()
