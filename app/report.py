@@ -121,11 +121,12 @@ def csv_row(question: str, result: Mapping[str, Any]) -> list[Any]:
     """CSV_COLUMNS of one question; an error is {"error": sentence}."""
     row = dict(result) | {"question": question, "error": result.get("error", "")}
     own = table_row(question, result)
-    row["answer"], row["pages"], row["quote_status"] = harmless(own.answer), own.pages, own.quote_status
+    row["answer"], row["pages"], row["quote_status"] = own.answer, own.pages, own.quote_status
     row["citations"] = "; ".join(_short(c) if c["page"] else NO_PAGE for c in result.get("citations", ()))
     row["passages"] = "; ".join(map(_short, result.get("passages", ())))
     row["warnings"] = " ".join(result.get("warnings", ()))
-    return [row.get(column, "") for column in CSV_COLUMNS]
+    cells = (row.get(column, "") for column in CSV_COLUMNS)
+    return [harmless(cell) if isinstance(cell, str) else cell for cell in cells]  # an archive's files have any names
 
 
 def _short(found: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from app.questions_table import (
     table_from,
 )
 from app.ready_questions import headings, language_of, questions_for
+from app.report import CSV_COLUMNS, csv_row
 from app.wiring import App
 from tests.app.four_languages import HANDBOOKS, Handbook
 
@@ -52,6 +53,15 @@ def test_a_row_names_pages_and_how_far_they_hold() -> None:
     assert row.quote_status == "quote found (2), matched by the app (1), quote not found (1)"
     assert TableRow("Which?", "None.").quote_status == "no source"
     assert TableRow("Which?", error="It does not fit.").quote_status == ""
+
+
+def test_no_cell_of_many_answers_is_a_formula_that_a_file_in_an_archive_is_called() -> None:
+    label = '=HYPERLINK("x").pdf:p3'
+    found = {"document": "a.zip", "page": 3, "label": label, "quote": "One.", "status": "verified"}
+    cells = csv_row("-x", {"answer": "=1", "citations": [found], "passages": [found], "prompt_tokens": 5})
+    row = dict(zip(CSV_COLUMNS, cells, strict=True))
+    assert row["pages"] == row["citations"] == row["passages"] == '\'=HYPERLINK("x").pdf p. 3'
+    assert (row["question"], row["answer"]) == ("'-x", "'=1")
 
 
 def test_files_of_a_table_keep_every_cell_and_no_formula() -> None:
