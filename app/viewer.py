@@ -138,6 +138,13 @@ class Viewer:
             raise NoPicture(f"{document.name} has no pictures of its pages.", "Its text is shown instead.")
         return self._draw(pdf, document.id, page, WIDTHS[zoom], "").png
 
+    def forget(self) -> None:
+        """Documents were deleted: no picture stays in memory, nor the process that has one of them open; it is ended
+        as soon as it has drawn what it may be drawing."""
+        with self._lock:
+            self._pictures.clear()
+        threading.Thread(target=self.close, name="viewer-forgets", daemon=True).start()
+
     def close(self) -> None:
         self.renderer.close()
         with self._lock:

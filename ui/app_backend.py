@@ -92,6 +92,7 @@ class AppBackend:
 
     def delete(self, conversation_id: str) -> None:
         conversations.delete(self.app, conversation_id, with_documents=True)
+        self.viewer.forget()
 
     def messages(self, conversation_id: str) -> Sequence[MessageLike]:
         return conversations.messages(self.app, conversation_id)
@@ -157,6 +158,7 @@ class AppBackend:
         if self.app.engine_service.current(conversation_id) is not None:
             raise AppError(text("doc.in_use"), text("doc.in_use_hint"))
         documents.detach(self.app, conversation_id, document_id)
+        self.viewer.forget()
 
     def fit(self, conversation_id: str) -> FitView | None:
         """Documents read whole plus all turns, against the context less the room for an answer."""

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from app import documents
+from app.sample import SAMPLE_PDF
 from app.settings import Settings
+from app.viewer import Place
 from app.wiring import App
 from ui.app_backend import AppBackend
 
@@ -73,6 +75,24 @@ def test_deleting_conversations_deletes_the_documents_of_the_last_one(app: App, 
     assert not is_gone(app, document)
     backend.delete(second)
     assert is_gone(app, document)
+
+
+@pytest.mark.parametrize("button", ["remove", "delete"])
+def test_no_picture_of_a_deleted_document_stays_in_memory(app: App, button: str) -> None:
+    backend = AppBackend(app)
+    conversation, document = attached(app, backend, SAMPLE_PDF)
+    viewer = backend.viewer
+    assert viewer.look(Place(document, 1)).picture
+    assert viewer._pictures
+    child = viewer.renderer._child
+    assert child is not None
+    if button == "remove":
+        backend.remove_document(conversation, document)
+    else:
+        backend.delete(conversation)
+    assert not viewer._pictures
+    assert child._process.wait(20) is not None, "the process that had the file open is ended"
+    viewer.close()
 
 
 def test_a_file_read_for_a_conversation_that_is_gone_leaves_nothing(app: App, note: Path) -> None:
