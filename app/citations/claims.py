@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from app.citations.index import PageIndex, Scope
 from app.page_labels import file_page
 
+Scopes = tuple[Scope, ...]
+"""Documents and files in them that one name may mean; none for no name."""
 LONGEST_PATH = 240  # characters before a page in which a file's name is looked for
 MOST_PAGES = 40  # that one claim names; a longer range is no place
 
@@ -170,11 +172,11 @@ class _Reader:
 
     def _file_pages(self, match: re.Match[str], path: str, first: int, last: int) -> Claim | None:
         """docs/manual.pdf:3 names a page where the file has pages and no lines."""
-        scope = next((s for known, s in self.index.names if s.path and known.casefold() == path.casefold()), None)
-        if scope is None:
+        scopes = tuple(scope for scope in self._called(path) if scope.path)
+        if not scopes:
             return None
         names = _expand(f"{first}-{last}") if last > first else [str(first)]
-        return Claim(match.start(), match.end(), _written(names), self._places(scope, names), True)
+        return Claim(match.start(), match.end(), _written(names), self._places(scopes, names), True)
 
     def bracket(self, match: re.Match[str], footnotes: dict[str, Claim]) -> Claim | None:
         """A citation in brackets; None for anything else that stands in brackets."""
@@ -186,7 +188,7 @@ class _Reader:
             if noted:
                 places = tuple(dict.fromkeys(place for claim in noted for place in claim.places))
                 return Claim(start, end, "; ".join(claim.written for claim in noted), places, True)
-            places = self._places(None, numbers)
+            places = self._places((), numbers)
             return Claim(start, end, f"[{inside.strip()}]", places, True) if places else None
         return self.inside(inside, start, end, strict=False)
 
@@ -225,51 +227,58 @@ class _Reader:
         """A page named in the middle of a sentence, with the document before or behind it."""
         before = answer[max(0, match.start() - 30) : match.start()]
         behind = re.match(r"\s*(?:of|in|from)\s+(?:the\s+)?[`\"“*_]*([^\n]{1,80})", answer[match.end() :])
-        document = self._by_number(before) if re.search(r"\d\W{0,3}$", before) else None
-        if document is None and behind:
+        document = self._by_number(before) if re.search(r"\d\W{0,3}$", before) else ()
+        if not document and behind:
             document = self._by_name(behind[1])
-        if document is None:
+        if not document:
             document = self._by_file_before(answer[max(0, match.start() - LONGEST_PATH) : match.start()])
         names = _names(match)
         firm = match["dense"] is not None
         return Claim(match.start(), match.end(), _written(names), self._places(document, names), firm)
 
-    def _places(self, document: Scope | None, names: Sequence[str]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(place for name in names for place in self.index.named(document, name)))
+    def _places(self, scopes: Scopes, names: Sequence[str]) -> tuple[int, ...]:
+        found = (place for scope in scopes or (None,) for name in names for place in self.index.named(scope, name))
+        return tuple(dict.fromkeys(found))
 
-    def _document(self, text: str) -> tuple[Scope | None, str]:
-        """(what the text names, a document or a file in one, the text without that name)."""
+    def _called(self, name: str) -> Scopes:
+        """All documents and files that may be called so: manual.pdf may lie in two folders."""
+        folded = name.casefold()
+        return tuple(scope for known, scope in self.index.names if known.casefold() == folded)
+
+    def _document(self, text: str) -> tuple[Scopes, str]:
+        """(what the text names, documents or files in one, the text without that name)."""
         match = _DOCUMENT.search(text)
         if match:
             return self._by_number(text), text[: match.start()] + " " + text[match.end() :]
         folded = text.casefold()
-        for known, scope in self.index.names:
+        for known, _ in self.index.names:
             if known.casefold() in folded and (
                 found := re.search(rf"(?<!\w){re.escape(known)}(?!\w)", text, re.IGNORECASE)
             ):
-                return scope, text[: found.start()] + " " + text[found.end() :]
-        return None, text
+                return self._called(known), text[: found.start()] + " " + text[found.end() :]
+        return (), text
 
-    def _by_number(self, text: str) -> Scope | None:
+    def _by_number(self, text: str) -> Scopes:
         numbers = [int(match["number"] or match["dense"]) for match in _DOCUMENT.finditer(text)]
         if numbers and 1 <= numbers[-1] <= len(self.documents):
-            return Scope(self.documents[numbers[-1] - 1])
-        return None
+            return (Scope(self.documents[numbers[-1] - 1]),)
+        return ()
 
-    def _by_name(self, text: str) -> Scope | None:
-        """The document or file whose name the text begins with."""
+    def _by_name(self, text: str) -> Scopes:
+        """The documents or files whose name the text begins with."""
         folded = text.casefold()
-        return next((scope for known, scope in self.index.names if folded.startswith(known.casefold())), None)
+        name = next((known for known, _ in self.index.names if folded.startswith(known.casefold())), "")
+        return self._called(name) if name else ()
 
-    def _by_file_before(self, text: str) -> Scope | None:
-        """The file of a folder whose name, with its ending, stands just before: "docs/manual.pdf:p3"."""
+    def _by_file_before(self, text: str) -> Scopes:
+        """The files of a folder whose name, with its ending, stands just before: "docs/manual.pdf:p3"."""
         folded = re.sub(r"[\s,:(`'\"*]+$", "", text).casefold()
         for known, scope in self.index.names:
             if scope.path and "." in known and folded.endswith(known.casefold()):
                 begin = len(folded) - len(known)
                 if begin == 0 or not (folded[begin - 1].isalnum() or folded[begin - 1] in "_."):
-                    return scope
-        return None
+                    return tuple(scope for scope in self._called(known) if scope.path)
+        return ()
 
 
 def _names(match: re.Match[str]) -> list[str]:

@@ -203,3 +203,21 @@ def test_blanks_behind_the_marker_of_a_footnote_take_linear_time() -> None:
     began = time.monotonic()
     claims_of("[1] page 3 marked x" + " " * 100_000 + "y\n", index, ["d"])
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    "written", ["(manual.pdf, p. 2)", "on page 2 of manual.pdf", "(manual, page 2)", "in manual.pdf, page 2"]
+)
+def test_a_name_that_two_files_have_means_either(inside: bool, written: str) -> None:
+    quote = "The valve opens at nine bar"
+    texts = (("a", "Alpha here."), ("a", "Nothing much."), ("b", "An intro."), ("b", f"{quote}."))
+    pages = [
+        PageSource("z", "all.zip", number, f"{folder}/manual.pdf:p{2 - number % 2}", text)
+        if inside
+        else PageSource(folder, "manual.pdf", 2 - number % 2, str(2 - number % 2), text)
+        for number, (folder, text) in enumerate(texts, 1)
+    ]
+    (citation,) = attribute(f'"{quote}" {written}.', pages)
+    assert (citation.status, citation.named, citation.said) == ("verified", True, "")
+    assert citation.label.startswith("b/") or citation.document_id == "b"
