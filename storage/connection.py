@@ -56,6 +56,7 @@ class Writer:
         self._pragmas = pragmas
         self._uses = 0
         self._open = True
+        self._lost = False  # the connection was closed to be opened anew, which failed
         try:
             self._database = connect(path, pragmas)
         except sqlite3.Error as error:
@@ -66,6 +67,8 @@ class Writer:
     def use(self, *, changes: bool = False) -> Iterator[Database]:
         """The connection, for reads or, with `changes`, single statements. SQLite's errors come out as StorageError."""
         with self.lock:
+            if self._lost and self._open:
+                self._open_anew()
             if changes and not self._uses:
                 self._keep_file()
             self._uses += 1
@@ -88,6 +91,8 @@ class Writer:
         with self.lock:
             if self._open:
                 self._open = False
+                if self._lost:  # what it held stands in the file already
+                    return
                 try:
                     self._keep_file()
                 except StorageError as error:
@@ -108,7 +113,15 @@ class Writer:
             else:
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._database.close()
+            self._lost = True
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        self._open_anew()
+
+    def _open_anew(self) -> None:
+        try:
             self._database = connect(self.path, self._pragmas)
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
+        self._lost = False
         self._files = FileWatch(self.path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import DataFolderBusy, DataFolderLock, Library, StorageError
+from storage import DataFolderBusy, DataFolderLock, Library, StorageError, connection
 from storage.backup import KEEP, daily_backup_is_due, list_backups, make_backup
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no open files")
@@ -47,6 +47,28 @@ def test_what_was_written_last_is_put_back_at_the_end(tmp_path: Path) -> None:
         library.add_message(conversation, "user", "the last")
         (tmp_path / "library.db").unlink()
     assert texts(tmp_path, conversation) == ["the last"]
+
+
+@pytest.mark.parametrize("tried_again", [True, False])
+def test_a_library_that_was_put_back_but_could_not_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried_again: bool
+) -> None:
+    def no_room(*_: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with Library.open(tmp_path) as library:
+        conversation = library.create_conversation().id
+        library.add_message(conversation, "user", "before")
+        (tmp_path / "library.db").unlink()
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "connect", no_room)
+            for _ in range(2):
+                with pytest.raises(StorageError, match="unable to open"):
+                    library.add_message(conversation, "user", "not stored")
+        if tried_again:
+            assert library.messages(conversation)[0].text == "before"
+            library.add_message(conversation, "user", "after")
+    assert texts(tmp_path, conversation) == ["before", "after"][: 1 + tried_again]
 
 
 WRITER = """
