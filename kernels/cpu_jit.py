@@ -106,6 +106,14 @@ def by_rows(rows: int, one: Callable[..., None], several: Callable[..., None], *
         several(*arrays)
 
 
+def takes(*inputs: torch.Tensor) -> bool:
+    """Whether such a kernel can work on them: on the CPU, of a type that it knows, and no gradient is asked for."""
+    return available() and all(
+        x.device.type == "cpu" and x.dtype in FLOATS and not (x.requires_grad and torch.is_grad_enabled())
+        for x in inputs
+    )
+
+
 @lru_cache
 def _most_threads() -> int:
     import numba

@@ -16,7 +16,7 @@ def add_rms_norm(
 
     `dtype`: float32 or bfloat16. Without `delta` the first result is x itself.
     """
-    if x.device.type == "cpu" and dtype in cpu_jit.FLOATS and cpu_jit.available():
+    if dtype in cpu_jit.FLOATS and cpu_jit.takes(x, *(() if delta is None else (delta,))):
         from kernels.rms_norm import cpu
 
         return cpu.add_rms_norm(x, delta, weight, eps, dtype)

@@ -14,7 +14,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     Dimension i turns together with dimension i + d / 2 by the angle of its token: cos holds the d / 2 cosines twice,
     sin the negative sines and then the sines.
     """
-    if x.device.type == "cpu" and x.dtype in cpu_jit.FLOATS and cpu_jit.available():
+    if cpu_jit.takes(x):
         from kernels.rope import cpu
 
         return cpu.rope(x, cos, sin)

@@ -10,7 +10,7 @@ __all__ = ["swiglu"]
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """gate_up [t, 2 * ffn] of a float type, the gate first -> silu(gate) * up, [t, ffn] of the same type."""
-    if gate_up.device.type == "cpu" and gate_up.dtype in cpu_jit.FLOATS and cpu_jit.available():
+    if cpu_jit.takes(gate_up):
         from kernels.swiglu import cpu
 
         return cpu.swiglu(gate_up)

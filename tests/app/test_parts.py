@@ -198,7 +198,7 @@ def test_coverage_and_partial_answers_are_honest() -> None:
         "pages": "1-2",
         "read": True,
         "found": True,
-        "quotes": [{"page": 2, "quote": "The code\nis 7391.", "status": "verified"}],
+        "quotes": [{"page": 2, "file": None, "file_page": None, "quote": "The code\nis 7391.", "status": "verified"}],
     }
     assert [row["read"] for row in public] == [True, True, False]
 

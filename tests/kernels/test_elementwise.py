@@ -5,7 +5,7 @@ import torch
 
 from kernels import cpu_jit
 from kernels.append_kv import append_kv
-from kernels.rms_norm import rms_norm
+from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
 from kernels.swiglu import swiglu
 
@@ -140,3 +140,14 @@ def test_compiled_append(dtype, random):
     append_one(as_numpy(stores[2]), as_numpy(stores[3]), 77, k, v)
     assert torch.equal(stores[0], stores[2])
     assert torch.equal(stores[1], stores[3])
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_gradients_pass_through(rows, random):
+    x = torch.randn(rows, 2, 8, generator=random, requires_grad=True)
+    flat, angles = x.flatten(1), torch.randn(rows, 8, generator=random)
+    total, normed = add_rms_norm(flat, flat.detach(), torch.ones(16), 1e-5, torch.float32)
+    for result in (total, normed, swiglu(flat), rope(x, angles.cos(), angles.sin())):
+        (gradient,) = torch.autograd.grad(result.sum(), x, retain_graph=True)
+        assert gradient.shape == x.shape
+        assert gradient.any()

@@ -1,5 +1,6 @@
 """A killed app loses no acknowledged message and leaves sound files."""
 
+import os
 import random
 import subprocess
 import sys
@@ -93,8 +94,9 @@ def test_ten_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_kills(tmp_path: Path) -> None:
-    kill_often(tmp_path, 100, check_every=10)
+def test_many_kills(tmp_path: Path) -> None:
+    """UNABRIDGED_STORAGE_KILLS says how many; a hundred take six minutes."""
+    kill_often(tmp_path, int(os.environ.get("UNABRIDGED_STORAGE_KILLS", "30")), check_every=10)
 
 
 def test_damage_of_the_index_would_be_seen(library: Library) -> None:
