@@ -108,10 +108,11 @@ def by_rows(rows: int, one: Callable[..., None], several: Callable[..., None], *
 
 def takes(*inputs: torch.Tensor) -> bool:
     """Whether such a kernel can work on them: on the CPU, of a type that it knows, and no gradient is asked for."""
-    return available() and all(
+    known = all(
         x.device.type == "cpu" and x.dtype in FLOATS and not (x.requires_grad and torch.is_grad_enabled())
         for x in inputs
     )
+    return known and available()  # asked last: it imports numba, which a card has no use for
 
 
 @lru_cache

@@ -151,3 +151,12 @@ def test_gradients_pass_through(rows, random):
         (gradient,) = torch.autograd.grad(result.sum(), x, retain_graph=True)
         assert gradient.shape == x.shape
         assert gradient.any()
+
+
+def test_tensors_elsewhere_never_ask_for_the_compiler(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cpu_jit, "available", lambda: asked.append(1) or True)
+    assert not cpu_jit.takes(torch.empty(2, 2, device="meta"))
+    assert not asked
+    assert cpu_jit.takes(torch.empty(2, 2))
+    assert asked
