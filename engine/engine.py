@@ -35,7 +35,7 @@ from engine.tokenizer import Tokenizer
 from engine.turn import Turn
 from engine.two_pools import TwoPoolCache
 
-KERNEL_VERSION = 4  # raise it when the same tokens get other KV
+KERNEL_VERSION = 5  # raise it when the same tokens get other KV
 
 
 class Engine:

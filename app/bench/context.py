@@ -39,7 +39,8 @@ def filled(cache: KvCache, tokens: int) -> Sequence:
             else:
                 largest = 3.0 if fmt.float8 else 6.0
                 bits = fmt.key_bits if name.startswith("key") else fmt.value_bits
-                part.fill_(-largest / 2 if name.endswith("minimum") else largest / (448 if fmt.float8 else 2**bits - 1))
+                minimum = 0 if fmt.float8 else -largest / 2
+                part.fill_(minimum if name.endswith("minimum") else largest / (448 if fmt.float8 else 2**bits - 1))
     for tensors in memory.summaries.values():
         for number, part in enumerate(tensors):
             if part.dtype == torch.uint8:

@@ -128,7 +128,7 @@ def _segment(
             row_products(tile, 0, count, query, scores)
         for g in range(group):
             shift = np.float32(0)
-            if place < 0 and not float8:
+            if place < 0:
                 for i in range(d):
                     shift += q[g, i] * half(key_minimum[head, number, i])
             largest = running[g]

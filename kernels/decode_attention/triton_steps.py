@@ -125,11 +125,10 @@ def packed_step(
     UNDO: tl.constexpr = undo(FLOAT8, INLINE)
     channel = as_columns(key_scale, KEY_BITS, KEY_UNITS)
     scores = tl.dot(key_tile(key_units, KEY_BITS, FLOAT8, INLINE), run_q * channel[:, None])
-    if not FLOAT8:
-        # A product with 16 equal rows: the tensor cores sum over dimensions sooner than lanes do.
-        minimum = as_columns(key_minimum, KEY_BITS, KEY_UNITS)
-        equal = tl.dot(tl.broadcast_to(minimum[None, :], (16, minimum.shape[0])), q) * (1.0 / UNDO)
-        scores += tl.reshape(tl.broadcast_to(equal[None, :, :], (4, 16, equal.shape[1])), (64, equal.shape[1]))
+    # A product with 16 equal rows: the tensor cores sum over dimensions sooner than lanes do.
+    minimum = as_columns(key_minimum, KEY_BITS, KEY_UNITS)
+    equal = tl.dot(tl.broadcast_to(minimum[None, :], (16, minimum.shape[0])), q) * (1.0 / UNDO)
+    scores += tl.reshape(tl.broadcast_to(equal[None, :, :], (4, 16, equal.shape[1])), (64, equal.shape[1]))
     token = tl.arange(0, 64)
     scores = tl.where(token[:, None] < limit[None, :], scores, float("-inf"))
     scale *= UNDO
@@ -228,15 +227,14 @@ def packed_part(
         even = load_units(value_codes, start, pair, mine, D, VALUE_BITS, VALUE_UNITS, 2)
         odd = load_units(value_codes, start, pair + 1, mine, D, VALUE_BITS, VALUE_UNITS, 2)
         key_scale = load_channels(key_scales + at * D, mine, D, KEY_BITS, KEY_UNITS)
+        key_minimum = load_channels(key_minima + at * D, mine, D, KEY_BITS, KEY_UNITS)
         mine = between(number, low, high, (ROWS,))
         here = tl.where(mine, limit - page * 64, 0)
         if FLOAT8:
-            key_minimum = key_scale
             one = tl.arange(0, 1)
             value_scale = tl.load(value_scales + at + one, mask=between(number, low, high, (1,)), other=0)
             value_minimum = value_scale
         else:
-            key_minimum = load_channels(key_minima + at * D, between(number, low, high, (1, 1)), D, KEY_BITS, KEY_UNITS)
             # One load for both: Triton reads ahead only what a product depends on.
             apart = tl.multiple_of((value_minima.to(tl.int64) - value_scales.to(tl.int64)) // 2, 8)
             both = value_scales + at * 64 + tl.arange(0, 2)[:, None] * apart + token[None, :]

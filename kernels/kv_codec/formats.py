@@ -61,7 +61,8 @@ def layer_format(name: str, layer: int, layers: int) -> PackedFormat:
 
 class PackedPages(NamedTuple):
     """KV pages of one format; leading dimensions [..., pages] are free. Keys have a scale and minimum per page and
-    channel, values per token, or in fp8 one scale per page. fp8 has no minima: their last dimension is 0.
+    channel, values per token. In fp8, whose codes have signs, the minimum of keys is the middle between the smallest
+    and the largest of the group, and values have one scale per page and no minima: their last dimension is 0.
 
     key_codes     uint8   [..., pages, 64, d * key_bits / 8]
     key_scale     float16 [..., pages, d]
@@ -91,7 +92,7 @@ def _parts(fmt: PackedFormat, d: int) -> tuple[tuple[torch.dtype, tuple[int, ...
     return (
         (codes, (PAGE, d * fmt.key_bits // 8)),
         (half, (d,)),
-        (half, (0 if fmt.float8 else d,)),
+        (half, (d,)),
         (codes, (PAGE, d * fmt.value_bits // 8)),
         (half, (1 if fmt.float8 else PAGE,)),
         (half, (0 if fmt.float8 else PAGE,)),

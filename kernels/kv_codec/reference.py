@@ -7,8 +7,10 @@ between the two, which measurably lowers the error (docs/decisions/0075). Scale 
 before codes are chosen, so that codes make up for that rounding. code * scale is exact in float32, so a kernel gets
 the same number with or without a fused multiply-add.
 
-fp8: x is about code * scale, with e4m3 codes and no minimum; one scale per page and channel for keys, per page and head
-for values.
+fp8: codes are e4m3 numbers. Keys, grouped as above, are about code * scale + minimum, where `minimum` is the middle
+between the smallest and the largest of a group, rounded to float16, and 448 * scale the largest distance from it: an
+e4m3 number is only as exact as it is small, and what all keys of a channel have in common is no part of it. Values are
+about code * scale, with one scale per page and head.
 
 Content beyond the range of float16 (+-65504), infinities included, counts as +-65504. A NaN makes the scale and with
 it the whole group NaN, other groups stay as they are: it is for the caller to keep NaN out.
@@ -16,7 +18,7 @@ it the whole group NaN, other groups stay as they are: it is for the caller to k
 Error of an entry x of a group that spans low..high, decoded in float32, rounding of float32 aside:
 integer formats: scale / 2 plus the part of low..high that rounding the minimum and the scale to float16 leaves outside
 the grid, which is at most the largest of 2**-11 * |low|, 2**-11 * (high - low) and L * 2**-25;
-fp8: the larger of |x| / 16 and scale / 1024. No scale is below 2**-20.
+fp8: the larger of |x - minimum| / 16 and scale / 1024, with a minimum of 0 for values. No scale is below 2**-20.
 """
 
 import torch
@@ -45,6 +47,15 @@ def quantize(x: torch.Tensor, dim: int, bits: int) -> tuple[torch.Tensor, torch.
     return codes, scale.squeeze(dim).half(), minimum.squeeze(dim).half()
 
 
+def quantize_float8_around(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x of any float type, grouped along `dim`, around the middle of each group -> e4m3 codes as uint8, of x's shape;
+    scale and middle float16 without `dim`."""
+    x = x.float().clamp(-_LARGEST, _LARGEST)
+    middle = ((x.amin(dim, keepdim=True) + x.amax(dim, keepdim=True)) / 2 + 0.0).half()  # never -0
+    codes, scale = quantize_float8(x - middle.float(), (dim,))
+    return codes, scale.squeeze(dim), middle.squeeze(dim)
+
+
 def quantize_float8(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """x, grouped along `dims` -> e4m3 codes as uint8, of x's shape; scale float16, `dims` kept as 1."""
     x = x.float()
@@ -71,7 +82,7 @@ def unpack_page_keys(packed: PackedPages, fmt: PackedFormat, out: torch.Tensor |
 
 def unpack_page_values(packed: PackedPages, fmt: PackedFormat, out: torch.Tensor | None = None) -> torch.Tensor:
     """-> float32 [..., pages, 64, d], still rotated; with `out`, of any float type, written there and returned."""
-    scale, minimum = packed.value_scale.unsqueeze(-1), packed.value_minimum.unsqueeze(-1)
+    scale, minimum = packed.value_scale.unsqueeze(-1), None if fmt.float8 else packed.value_minimum.unsqueeze(-1)
     return _dequantize(packed.value_codes, scale, minimum, fmt.value_bits, fmt.float8, out)
 
 
@@ -90,8 +101,7 @@ def requantize_values(packed: PackedPages, fmt: PackedFormat, value_bits: int) -
 
 def _pack_keys(keys: torch.Tensor, fmt: PackedFormat) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if fmt.float8:
-        codes, scale = quantize_float8(keys, (-2,))
-        return codes, scale.squeeze(-2), scale.new_empty(*scale.shape[:-2], 0)
+        return quantize_float8_around(keys, -2)
     codes, scale, minimum = quantize(keys, -2, fmt.key_bits)
     return pack_codes(codes, fmt.key_bits), scale, minimum
 
@@ -107,7 +117,7 @@ def _pack_values(rotated: torch.Tensor, fmt: PackedFormat) -> tuple[torch.Tensor
 def _dequantize(
     packed: torch.Tensor,
     scale: torch.Tensor,
-    minimum: torch.Tensor,
+    minimum: torch.Tensor | None,
     bits: int,
     float8: bool,
     out: torch.Tensor | None,
@@ -120,5 +130,7 @@ def _dequantize(
     if float8:
         x.copy_(packed.view(torch.float8_e4m3fn)).mul_(scale)
     else:
-        torch.mul(unpack_codes(packed, bits), scale.float(), out=x).add_(minimum)
+        torch.mul(unpack_codes(packed, bits), scale.float(), out=x)
+    if minimum is not None:
+        x.add_(minimum)
     return x if out is None or out is x else out.copy_(x)

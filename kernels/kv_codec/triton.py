@@ -15,7 +15,6 @@ recorded launch can so do nothing.
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportIndexIssue=false, reportOperatorIssue=false
-# (kernels are in a language that only looks like Python to a type checker)
 
 from __future__ import annotations
 
@@ -174,6 +173,17 @@ def _float8_codes(x, scale):
 
 
 @triton.jit
+def _float8_around(x, inside):
+    """x [64, ...], grouped along its first axis -> scale and middle of the groups, float16, and codes of x, int32."""
+    x = _within(x, _LARGEST)
+    poisoned = _poisoned(x, inside, 0)
+    middle = tl.where(poisoned, float("nan"), (tl.min(x, 0) + tl.max(x, 0)) * 0.5 + 0.0).to(tl.float16)  # never -0
+    x -= middle.to(tl.float32)[None, :, :]
+    scale = _float8_scale(tl.max(tl.abs(x), 0), poisoned)
+    return scale, middle, _float8_codes(x, scale[None, :, :])
+
+
+@triton.jit
 def _store_codes(into, codes, BITS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr):
     """codes int32 [64, 8, WIDE] of one page -> bytes at `into`."""
     EIGHTH: tl.constexpr = DIM // 8
@@ -189,8 +199,7 @@ def _store_codes(into, codes, BITS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.co
         shift = part // LEFT * LOW_BITS
         low = (codes & ((1 << LOW_BITS) - 1)) << shift[None, :, None]
         low = tl.sum(tl.reshape(low, [64, RUNS, LEFT, WIDE]), 1)
-        remaining = tl.arange(0, LEFT)
-        where = token[:, None, None] * ROW_BYTES + remaining[None, :, None] * EIGHTH + at[None, None, :]
+        where = token[:, None, None] * ROW_BYTES + tl.arange(0, LEFT)[None, :, None] * EIGHTH + at[None, None, :]
         tl.store(into + where, low.to(tl.uint8), mask=(at < EIGHTH)[None, None, :])
         if BITS == 3:
             high = tl.sum((codes >> 2) << part[None, :, None], 1)
@@ -240,12 +249,11 @@ def _pack_keys(
     channel = part[:, None] * EIGHTH + at[None, :]
     channels = (at < EIGHTH)[None, :] & (part >= 0)[:, None]
     if FLOAT8:
-        scale = _float8_scale(tl.max(tl.abs(x), 0), _poisoned(x, inside, 0))
-        code = _float8_codes(x, scale[None, :, :])
+        scale, minimum, code = _float8_around(x, inside)
     else:
         scale, minimum = _grid(x, inside, 0, BITS)
         code = _codes(x, scale[None, :, :], minimum[None, :, :], BITS)
-        tl.store(minima + number * DIM + channel, minimum, mask=channels)
+    tl.store(minima + number * DIM + channel, minimum, mask=channels)
     tl.store(scales + number * DIM + channel, scale, mask=channels)
     _store_codes(codes + number * (8 * DIM * BITS), code, BITS, DIM, WIDE)
 
@@ -258,8 +266,8 @@ def _pack_values(
     """As `_pack_keys`."""
     flat, full = tl.reshape(x, [64, 8 * WIDE]), tl.reshape(inside, [64, 8 * WIDE])
     if FLOAT8:
-        largest = tl.max(tl.max(tl.abs(flat), 1), 0)
-        scale = _float8_scale(largest, tl.max(_poisoned(flat, full, 1).to(tl.int32), 0) != 0)
+        poisoned = tl.max(_poisoned(flat, full, 1).to(tl.int32), 0) != 0
+        scale = _float8_scale(tl.max(tl.max(tl.abs(flat), 1), 0), poisoned)
         code = _float8_codes(x, scale)
         tl.store(scales + number, scale)
     else:
@@ -329,9 +337,7 @@ def _unpacked_keys(
     channels = (at < EIGHTH)[None, :] & (part >= 0)[:, None]
     x = _number(_load_codes(codes + number * (8 * DIM * BITS), BITS, DIM, WIDE), FLOAT8)
     x = x * tl.load(scale + number * DIM + channel, mask=channels, other=0.0).to(tl.float32)[None, :, :]
-    if not FLOAT8:
-        x += tl.load(minimum + number * DIM + channel, mask=channels, other=0.0).to(tl.float32)[None, :, :]
-    return x
+    return x + tl.load(minimum + number * DIM + channel, mask=channels, other=0.0).to(tl.float32)[None, :, :]
 
 
 @triton.jit
@@ -381,12 +387,10 @@ def _unpack(
         elif HAS_COLD:
             number += head * cold_pages - pages
             if for_keys:
-                x = _unpacked_keys(
-                    cold_key_codes, cold_key_scale, cold_key_minimum, number, KEY_BITS, FLOAT8, DIM, WIDE
-                )
+                x = _unpacked_keys(cold_key_codes, cold_key_scale, cold_key_minimum, number, KEY_BITS, False, DIM, WIDE)
             else:
                 x = _unpacked_values(
-                    cold_value_codes, cold_value_scale, cold_value_minimum, number, COLD_VALUE_BITS, FLOAT8, DIM, WIDE
+                    cold_value_codes, cold_value_scale, cold_value_minimum, number, COLD_VALUE_BITS, False, DIM, WIDE
                 )
     first = head * out_stride + page * (64 * DIM)
     if for_keys:

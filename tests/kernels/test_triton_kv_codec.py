@@ -120,8 +120,8 @@ def test_a_nan_makes_its_own_group_nan_and_no_other(name: str, random: torch.Gen
     assert torch.equal(got.key_scale[0, 0, others], clean.key_scale[0, 0, others])
     lines = got.value_scale[0, 0].isnan()
     assert lines.nonzero().tolist() == [[0 if fmt.float8 else 7]]
+    assert got.key_minimum[0, 0].isnan().nonzero().tolist() == [[9]]
     if not fmt.float8:
-        assert got.key_minimum[0, 0].isnan().nonzero().tolist() == [[9]]
         assert torch.equal(got.value_codes[0, 0, ~lines], clean.value_codes[0, 0, ~lines])
 
 
@@ -189,11 +189,12 @@ def test_every_float8_code_is_read_as_the_number_it_is() -> None:
     for part in (pages.key_codes, pages.value_codes):
         part.copy_(codes)
     pages.key_scale.fill_(1)
+    pages.key_minimum.fill_(-3)
     pages.value_scale.fill_(2.0**-20)
     kv = PagedKv(torch.empty(1, 64, 64), torch.empty(1, 64, 64), pages, fmt)
     keys, values = unpacked(kv, torch.tensor([~0], dtype=torch.int32), 1, torch.float32)
     expected = codes.view(torch.float8_e4m3fn).float()[0, 0]
-    assert torch.equal(keys[0, :64], expected)
+    assert torch.equal(keys[0, :64], expected - 3)
     assert torch.equal(values[0, :64], expected * 2.0**-20)
 
 
