@@ -92,9 +92,10 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
         warps, programs = (8 if rows * d > 4096 else 4 if large or d > 128 else 2), 2
     else:
         # A warp alone waits for no other. Where keys and values have 8 bits each, one has too few registers.
-        warps = 8 if rows * d > 4096 else 4 if large else 2 if d > 128 or key_bits + value_bits == 16 else 1
+        eight = key_bits + value_bits == 16
+        warps = 8 if rows * d > 4096 else 4 if large or (eight and d > 128) else 2 if eight or d > 128 else 1
         programs = (8 if roomy else 4) // warps
-        programs = min(programs, 5) if key_bits + value_bits == 16 else programs
+        programs = min(programs, 5) if eight else programs
     stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
     return DecodeConfig(warps, stages, max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs))
 
