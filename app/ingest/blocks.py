@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from app.ingest.glyphs import Frame, Run, Word
+from app.ingest.glyphs import Frame, Run, Word, run_of
 from app.ingest.graphics import Graphics
 from app.ingest.grids import find_grids
 from app.ingest.layout import RawLine
@@ -206,7 +206,7 @@ def _code(runs: Sequence[Run], margin: float) -> Run:
             blanks = round((word.x0 - at) / pitch)
             text += " " * min(MOST_INDENT, max(1 if text else 0, blanks)) + word.text
             at = word.x1
-    return Run((Word(text, runs[0].x0, runs[-1].x1),), runs[0].top, runs[0].foot, False, pitch)
+    return run_of((Word(text, runs[0].x0, runs[-1].x1),), runs[0].top, runs[0].foot, False, pitch)
 
 
 def _raw_line(line: Line, height: float) -> RawLine:
@@ -227,8 +227,12 @@ def count_formulas(lines: Sequence[RawLine]) -> int:
     """
     count, signs, pieces = 0, False, 0
     for place, line in enumerate(lines):
-        words = len(_ORDINARY_WORD.findall(line.text))
-        part = line.top is not None and words <= 1 and len(line.text) <= 80 and SEPARATOR not in line.text
+        part = (
+            line.top is not None
+            and len(line.text) <= 80
+            and SEPARATOR not in line.text
+            and len(_ORDINARY_WORD.findall(line.text)) <= 1
+        )
         close = place > 0 and _close(lines[place - 1], line)
         if not (part and close):
             count += signs and pieces > 1

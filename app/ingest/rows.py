@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.ingest.glyphs import Run
 
@@ -14,8 +15,7 @@ _STROKE = re.compile(r"(?<!\S)(\|+)(?!\S)")  # in a cell, a lone stroke would be
 _BROKEN_WORD = re.compile(r"[^\W\d_][\x02\ufffe\u00ad\u2010-]\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Runs on one line, from left to right."""
 
     runs: tuple[Run, ...]

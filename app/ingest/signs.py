@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 import pypdfium2
@@ -47,10 +48,26 @@ _ORDINALS = frozenset(("st", "nd", "rd", "th", "e", "er", "re", "o", "a"))
 _TEX = ("L", "A", "T")  # whose letters stand high and low
 
 
+_KNOWN = 0x400  # codes from here on are neither accents nor signs of TeX's fonts
+
+
+def _table(codes: Iterable[int]) -> np.ndarray:
+    table = np.zeros(_KNOWN + 1, dtype=bool)
+    table[list(codes)] = True
+    return table
+
+
+_IS_ACCENT, _IS_TEX_SYMBOL = _table(ACCENTS), _table(_TEX_SYMBOLS)
+
+# Called often, so without checks and conversions of arguments.
+_origin_of = ctypes.PYFUNCTYPE(ctypes.c_int)(ctypes.cast(pdfium.FPDFText_GetCharOrigin, ctypes.c_void_p).value or 0)
+_size_of = ctypes.PYFUNCTYPE(ctypes.c_double)(ctypes.cast(pdfium.FPDFText_GetFontSize, ctypes.c_void_p).value or 0)
+
+
 def compose_accents(codes: np.ndarray, boxes: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Which places of `visible` are accents that were put onto the letter below them; `codes` then has that letter."""
     gone = np.zeros(visible.size, dtype=bool)
-    accents = np.flatnonzero(np.isin(codes[visible], list(ACCENTS)))
+    accents = np.flatnonzero(_IS_ACCENT[np.minimum(codes[visible], _KNOWN)])
     for place in accents[:MOST_ACCENTS].tolist():
         low = max(0, place - REACH)
         near = visible[low : place + REACH + 1]
@@ -75,18 +92,19 @@ def _over(accent: np.ndarray, letters: np.ndarray) -> np.ndarray:
     )
 
 
-def baselines(textpage: pypdfium2.PdfTextPage, places: Sequence[int]) -> list[tuple[float, float]]:
+def baselines(textpage: pypdfium2.PdfTextPage, places: Iterable[int]) -> list[tuple[float, float]]:
     """Where the characters stand, in PDF points."""
     x, y = ctypes.c_double(), ctypes.c_double()
+    handle, to_x, to_y = ctypes.cast(textpage.raw, ctypes.c_void_p), ctypes.byref(x), ctypes.byref(y)
     found = []
     for place in places:
-        pdfium.FPDFText_GetCharOrigin(textpage.raw, place, x, y)
+        _origin_of(handle, place, to_x, to_y)
         found.append((x.value, y.value))
     return found
 
 
-def font_size(textpage: pypdfium2.PdfTextPage, place: int) -> float:
-    return float(pdfium.FPDFText_GetFontSize(textpage.raw, place))
+def font_sizes(textpage: pypdfium2.PdfTextPage, places: Iterable[int]) -> list[float]:
+    return list(map(_size_of, repeat(ctypes.cast(textpage.raw, ctypes.c_void_p)), places))
 
 
 def name_symbols(textpage: pypdfium2.PdfTextPage, codes: np.ndarray, visible: np.ndarray, odd: np.ndarray) -> None:
@@ -94,8 +112,9 @@ def name_symbols(textpage: pypdfium2.PdfTextPage, codes: np.ndarray, visible: np
 
     odd: places among `visible` that may be such: their size differs from that of a neighbour.
     """
+    symbols = odd[_IS_TEX_SYMBOL[np.minimum(codes[odd], _KNOWN)]].tolist()
     name, flags = ctypes.create_string_buffer(64), ctypes.c_int()
-    for place in odd[np.isin(codes[odd], list(_TEX_SYMBOLS))].tolist():
+    for place in symbols:
         length = pdfium.FPDFText_GetFontInfo(textpage.raw, int(visible[place]), name, 64, flags)
         if 0 < length <= 64 and _TEX_FONT.match(name.value):
             codes[place] = ord(_TEX_SYMBOLS[int(codes[place])])
