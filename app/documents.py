@@ -291,7 +291,7 @@ def _stored_before(app: App, path: Path, ocr: str) -> Document | None:
 def ingest_rows(extracted: ingest.Extracted) -> list[PageRow]:
     """The pages of a file or folder as they are stored."""
     return [
-        PageRow(page.index, page.label, page.text, page.flag, page.pictures, page.formulas, page.ocr)
+        PageRow(page.index, page.label, page.text, page.flag, page.pictures, page.formulas, page.ocr, page.words)
         for page in extracted.pages
     ]
 

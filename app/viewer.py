@@ -19,6 +19,7 @@ from app.ingest import printable
 from app.ingest.collected import PDF
 from app.page_view.page_text import Line, PageText, page_text
 from app.page_view.process import NoPicture, PdfSource, Picture, Renderer
+from app.page_view.recognised import marked
 from storage import NotFound
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ class PageView:
     picture: (width, height) in pixels, None for text. boxes: (left, top, right, bottom) in shares of the picture.
     found: whether the quote was found; None without one. problem: why a page that should have a picture has none.
     drawable: whether the page could have a picture. scanned: a picture without text in it. recognised: its text is what
-    OCR saw on it. file, file_page, file_pages: in a folder or archive the PDF that the page is of, its number there
-    from 1 and how many that has.
+    OCR saw on it; placed: where its words stand is known, so that a quote is marked on the picture too. file,
+    file_page, file_pages: in a folder or archive the PDF that the page is of, its number there from 1 and how many that
+    has.
     """
 
     place: Place
@@ -67,6 +69,7 @@ class PageView:
     drawable: bool = False
     scanned: bool = False
     recognised: bool = False
+    placed: bool = False
     file: str = ""
     file_page: int = 0
     file_pages: int = 0
@@ -105,6 +108,7 @@ class Viewer:
             drawable=pdf is not None,
             scanned=row.flag == "scanned",
             recognised=row.ocr,
+            placed=bool(row.words),
             file=pdf.file if pdf else "",
             file_page=pdf.page if pdf and pdf.file else 0,
             file_pages=pdf.pages if pdf else 0,
@@ -112,12 +116,13 @@ class Viewer:
         problem = ""
         if pdf is not None and not as_text:
             try:
-                picture = self._draw(pdf, document.id, place.page, WIDTHS[zoom], place.quote)
+                picture = self._draw(pdf, document.id, place.page, WIDTHS[zoom], "" if row.words else place.quote)
+                boxes = marked(row.words, place.quote) if row.words and place.quote.strip() else picture.boxes
                 return replace(
                     view,
                     picture=(picture.width, picture.height),
-                    boxes=picture.boxes,
-                    found=bool(picture.boxes) if place.quote.strip() else None,
+                    boxes=boxes,
+                    found=bool(boxes) if place.quote.strip() else None,
                 )
             except NoPicture as error:
                 problem = f"{error.message} {error.hint}".strip()

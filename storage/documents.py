@@ -47,6 +47,7 @@ class Documents(Indexing):
                 page.pictures,
                 page.formulas,
                 int(page.ocr),
+                storable(page.words),
             )
             for page in pages
         ]
@@ -74,7 +75,7 @@ class Documents(Indexing):
             ).rowcount
             if inserted:  # else another thread stored the same document in the meantime
                 db.conn.executemany(
-                    f"INSERT INTO pages (document_id, {PAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    f"INSERT INTO pages (document_id, {PAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [(document_id, *row) for row in rows],
                 )
                 if later:

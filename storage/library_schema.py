@@ -156,3 +156,9 @@ def m005_unread_on_pages(db: Database) -> None:
 def m006_scanned_files(db: Database) -> None:
     # how many pages of a file inside a folder or archive are pictures without text, where it was left out for that
     db.execute("ALTER TABLE document_files ADD COLUMN scanned INTEGER NOT NULL DEFAULT 0")
+
+
+@library_migrations()
+def m007_recognised_words(db: Database) -> None:
+    # words of a page that was recognised on a picture, with their places on it
+    db.execute("ALTER TABLE pages ADD COLUMN words TEXT NOT NULL DEFAULT ''")

@@ -32,7 +32,7 @@ class Message:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-PAGE_COLUMNS = "page, label, text, flag, pictures, formulas, ocr"
+PAGE_COLUMNS = "page, label, text, flag, pictures, formulas, ocr, words"
 """Of the table of pages, in the order of PageRow's fields."""
 
 
@@ -40,7 +40,8 @@ PAGE_COLUMNS = "page, label, text, flag, pictures, formulas, ocr"
 class PageRow:
     """One page of a document: `index` from 1, `label` as printed on it, `flag` one of PAGE_FLAGS.
 
-    pictures, formulas: how many it shows that its text does not hold. ocr: its text was recognised on a picture.
+    pictures, formulas: how many it shows that its text does not hold. ocr: its text was recognised on a picture; words
+    are then its words with their places there, in the app's own form ("" where they are not known).
     """
 
     index: int
@@ -50,6 +51,7 @@ class PageRow:
     pictures: int = 0
     formulas: int = 0
     ocr: bool = False
+    words: str = ""
 
     def __post_init__(self) -> None:
         if self.index < 1:

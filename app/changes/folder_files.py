@@ -95,4 +95,4 @@ def _printed(label: str, number: int) -> str:
 
 
 def _page(label: str, row: PageRow) -> ingest.FilePageText:
-    return ingest.FilePageText(label, row.text, row.flag, row.pictures, row.formulas, row.ocr)
+    return ingest.FilePageText(label, row.text, row.flag, row.pictures, row.formulas, row.ocr, row.words)

@@ -194,6 +194,7 @@ class Collected:
                 page.pictures,
                 page.formulas,
                 page.ocr,
+                page.words,
             )
             for page in found.pages
         )
@@ -269,6 +270,7 @@ class Collected:
                 page.pictures,
                 page.formulas,
                 ocr=page.ocr,
+                words=page.words,
             )
 
     def _keep_within_limits(self) -> None:

@@ -43,7 +43,8 @@ class ExtractedPage:
 
     flag: "" for a page with text, "scanned" (a picture of a page), "empty", "garbled" (damaged, or no real characters).
     pictures, formulas: how many the page shows that its text does not hold. running: header and footer lines that were
-    left out of the text. ocr: the text was recognised on a picture of the page, and may hold wrong letters.
+    left out of the text. ocr: the text was recognised on a picture of the page, and may hold wrong letters; words are
+    then its words with their places (`app.ingest.recognised`).
     """
 
     index: int
@@ -54,6 +55,7 @@ class ExtractedPage:
     formulas: int = 0
     running: str = ""
     ocr: bool = False
+    words: str = ""
 
     def __post_init__(self) -> None:
         if self.flag not in PAGE_FLAGS:
@@ -110,6 +112,7 @@ class FilePageText:
     pictures: int = 0
     formulas: int = 0
     ocr: bool = False
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def extractor(kind: str, ocr: str = "") -> str:
     from importlib.metadata import version  # here, since it is slow to load and the children do not need it
 
     if kind == "pdf":
-        by_ocr = f", tesseract {tesseract.version()} {ocr}" if ocr else ""
+        by_ocr = f", tesseract {tesseract.version()} {ocr}, words placed" if ocr else ""
         return f"pdf 3 (pypdfium2 {version('pypdfium2')}, pypdf {version('pypdf')}{by_ocr})"
     if kind == "folder":
         return f"folder 3, {extractor('pdf', ocr)}, {formats.versions()}"
@@ -56,7 +56,7 @@ def tells_of_scans(warning: str) -> bool:
 
 def ocr_of(extractor: str) -> str:
     """The languages in which an extractor of this name recognised scanned pages, "" for none."""
-    found = re.search(r", tesseract \S+ ([^\s,)]+)\)", extractor)
+    found = re.search(r", tesseract \S+ ([^\s,)]+)(?:, words placed)?\)", extractor)
     return found[1] if found else ""
 
 

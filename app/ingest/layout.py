@@ -80,7 +80,8 @@ class PageText:
     """One page on its way to the app: text with an empty line between paragraphs, not yet cleaned.
 
     edges: (line of the text, its upper edge as a share of the page's height) of lines that may be headers or footers.
-    Other fields as in RawPage; ocr: the text was recognised on a picture of the page.
+    Other fields as in RawPage; ocr: the text was recognised on a picture of the page, on which its words have the
+    places that `app.ingest.recognised` reads from `words`.
     """
 
     index: int
@@ -92,9 +93,10 @@ class PageText:
     pictures: int = 0
     formulas: int = 0
     ocr: bool = False
+    words: str = ""
 
 
-def condense(page: RawPage, ocr: bool = False) -> PageText:
+def condense(page: RawPage) -> PageText:
     steps = [step for above, below in pairwise(page.lines) if (step := _step(above, below)) > 0]
     usual = median(steps) if steps else 0.0
     if len(steps) < FEW_STEPS:  # too few to tell what is usual: what the size of the letters allows
@@ -117,7 +119,6 @@ def condense(page: RawPage, ocr: bool = False) -> PageText:
         page.damaged,
         page.pictures,
         page.formulas,
-        ocr,
     )
 
 
@@ -154,6 +155,7 @@ def _finish(page: PageText, running: Sequence[int], hyphenated: frozenset[str]) 
         page.formulas,
         header,
         page.ocr,
+        page.words,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from app.errors import AppError, WrongUse
 from app.ingest.extracted import Limits
 from app.ingest.layout import RawLine
+from app.ingest.recognised import PlacedWord, written
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -100,8 +101,9 @@ def check(language: str) -> None:
         )
 
 
-def recognise(page: pypdfium2.PdfPage, language: str, limits: Limits) -> tuple[RawLine, ...] | None:
-    """The lines that tesseract sees on the page; None if it fails or takes too long."""
+def recognise(page: pypdfium2.PdfPage, language: str, limits: Limits) -> tuple[tuple[RawLine, ...], str] | None:
+    """The lines that tesseract sees on the page, and their words with their places (see `app.ingest.recognised`);
+    None if it fails or takes too long."""
     width, height = page.get_size()
     scale = min(DPI / 72, (MOST_PIXELS / max(width * height, 1.0)) ** 0.5)
     bitmap = page.render(scale=scale, grayscale=True)  # pyright: ignore[reportArgumentType]
@@ -122,20 +124,22 @@ def recognise(page: pypdfium2.PdfPage, language: str, limits: Limits) -> tuple[R
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_tsv(done.stdout.decode("utf-8", "replace"), rows) if done.returncode == 0 else None
+    return parse_tsv(done.stdout.decode("utf-8", "replace"), columns, rows) if done.returncode == 0 else None
 
 
-def parse_tsv(table: str, height: int) -> tuple[RawLine, ...]:
-    """tesseract's table of words as lines. Its columns: level, page, block, paragraph, line, word, left, top, width,
-    height, confidence, text; `height` is that of the picture, in the same pixels."""
-    lines: dict[tuple[str, ...], list[tuple[str, int, int]]] = {}
+def parse_tsv(table: str, width: int, height: int) -> tuple[tuple[RawLine, ...], str]:
+    """tesseract's table of words as lines, and as words with their places. Its columns: level, page, block, paragraph,
+    line, word, left, top, width, height, confidence, text; width and height are those of the picture, in the same
+    pixels."""
+    lines: dict[tuple[str, ...], list[PlacedWord]] = {}
     for row in table.splitlines()[1:]:
         cells = row.split("\t", 11)
         if len(cells) == 12 and cells[0] == "5" and cells[11].strip() and float(cells[10]) >= LEAST_CONFIDENCE:
-            top = int(cells[7])
-            lines.setdefault(tuple(cells[1:5]), []).append((cells[11].strip(), top, top + int(cells[9])))
+            left, top, across, down = map(int, cells[6:10])
+            box = (left / width, top / height, (left + across) / width, (top + down) / height)
+            lines.setdefault(tuple(cells[1:5]), []).append(PlacedWord(cells[11].strip(), box))
     found = []
     for words in lines.values():
-        top, foot = min(top for _, top, _ in words) / height, max(foot for *_, foot in words) / height
-        found.append(RawLine(" ".join(text for text, *_ in words), top, foot, foot))
-    return tuple(found)
+        top, foot = min(word.box[1] for word in words), max(word.box[3] for word in words)
+        found.append(RawLine(" ".join(word.text for word in words), top, foot, foot))
+    return tuple(found), written(lines.values())

@@ -32,6 +32,7 @@ Emit = Callable[[dict[str, Any]], None]
 PAGE_FIELDS = tuple(field.name for field in fields(PageText))
 SECOND_READER_PAGE_SECONDS = 3.0
 SECOND_READER_SECONDS = 12.0
+IN_MEMORY = 32 << 20
 OUTLINE_ENTRIES = 5_000
 SHORT_TEXT = 200  # a stamp on a scanned page is no longer
 MORE_BY_OCR = 1.3
@@ -94,9 +95,10 @@ def is_cut_off(file: BinaryIO) -> bool:
 
 
 def _open(file: BinaryIO, name: str, password: str | None, cut_off: bool) -> pypdfium2.PdfDocument:
+    size = file.seek(0, 2)
     file.seek(0)
-    try:
-        return pypdfium2.PdfDocument(file, password=password)
+    try:  # from memory where that is little: pdfium then asks Python for no bytes
+        return pypdfium2.PdfDocument(file.read() if size <= IN_MEMORY else file, password=password)
     except pypdfium2.PdfiumError as error:
         code = getattr(error, "err_code", None)
         if code == pdfium.FPDF_ERR_PASSWORD:
@@ -147,13 +149,15 @@ def _with_ocr(document: pypdfium2.PdfDocument, page: RawPage, language: str, lim
 
     picture = document[page.index - 1]
     try:
-        lines = recognise(picture, language, limits)
+        seen = recognise(picture, language, limits)
     finally:
         picture.close()
-    letters = sum(char.isalnum() for line in lines or () for char in line.text)
-    if lines is None or letters < MORE_BY_OCR * sum(char.isalnum() for char in text):
+    lines, words = seen or ((), "")
+    letters = sum(char.isalnum() for line in lines for char in line.text)
+    if seen is None or letters < MORE_BY_OCR * sum(char.isalnum() for char in text):
         return condense(page)
-    return condense(replace(page, lines=lines, images=page.images and not letters), ocr=letters > 0)
+    found = condense(replace(page, lines=lines, images=page.images and not letters))
+    return replace(found, ocr=True, words=words) if letters else found
 
 
 def _plain_lines(text: str) -> tuple[RawLine, ...]:

@@ -8,7 +8,7 @@ import pytest
 from sqlite_utils import Database, Migrations
 
 from storage import DatabaseTooNew, Library, StorageError, list_backups
-from storage.backup import APPLICATION_ID
+from storage.backup import APPLICATION_ID, KEEP
 from storage.library_schema import library_migrations
 from tests.storage.helpers import add_text
 
@@ -66,7 +66,7 @@ def test_each_older_version_is_upgraded(tmp_path: Path, version: int) -> None:
         document = add_text(library, "doc", "Herons stand in the reeds.")
         assert library.search("heron", [document.id], 1)
     reasons = [backup.reason for backup in reversed(list_backups(tmp_path))]
-    assert reasons == [f"before-{name}" for name in NAMES[version:]]
+    assert reasons == [f"before-{name}" for name in NAMES[version:]][-KEEP:]
 
 
 def test_a_failing_step_leaves_the_version_before_it(tmp_path: Path) -> None:

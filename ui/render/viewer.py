@@ -125,6 +125,8 @@ def _notes(view: PageView) -> str:
         notes.append(text("view.scanned"))
     if view.recognised and view.picture:
         notes.append(text("view.recognised"))
+    if view.recognised and view.picture and not view.placed:
+        notes.append(text("view.not_placed"))
     elif view.found is False:
         notes.append(text("view.not_found"))
     elif view.found:

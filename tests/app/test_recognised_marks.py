@@ -1,0 +1,138 @@
+"""A passage on a scanned page is marked on its picture, at the places where OCR saw its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app import documents
+from app.ingest import extractor, ocr_of
+from app.ingest.ocr import parse_tsv
+from app.ingest.recognised import PlacedWord, lines_of, written
+from app.page_view.recognised import marked
+from app.settings import Settings
+from app.viewer import Place, Viewer
+from app.wiring import App
+from storage import Document
+from tests.app.scanned_pdfs import needs_tesseract
+from ui.render.viewer import render_viewer
+
+LINES = ["The harbour master keeps the keys", "of the lamp room. Its code is 7391", "and nobody else may know it."]
+PLACED = [
+    [PlacedWord("The", (0.1, 0.2, 0.15, 0.22)), PlacedWord("kilo-", (0.16, 0.2, 0.25, 0.22))],
+    [PlacedWord("grams", (0.1, 0.24, 0.2, 0.26)), PlacedWord("weigh.", (0.21, 0.24, 0.3, 0.27))],
+]
+
+
+def test_words_are_written_and_read_back() -> None:
+    assert list(lines_of(written(PLACED))) == PLACED
+    assert list(lines_of("")) == []
+
+
+def test_a_quote_is_marked_line_by_line() -> None:
+    words = written(PLACED)
+    assert marked(words, "The kilograms weigh.") == ((0.1, 0.2, 0.25, 0.22), (0.1, 0.24, 0.3, 0.27))
+    assert marked(words, "weigh.") == ((0.21, 0.24, 0.3, 0.27),)
+    assert marked(words, "The grams of another page") == ()
+    assert marked("", "The kilograms") == ()
+
+
+def test_the_table_of_tesseract_becomes_lines_and_words() -> None:
+    table = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"
+    table += "5\t1\t1\t1\t1\t1\t100\t200\t50\t20\t96.1\tLamp\n5\t1\t1\t1\t1\t2\t160\t195\t40\t25\t95\troom\n"
+    table += "5\t1\t1\t1\t2\t1\t100\t400\t50\t20\t12\tdirt\n4\t1\t1\t1\t2\t0\t100\t400\t50\t20\t-1\t\n"
+    lines, words = parse_tsv(table, 1000, 2000)
+    assert [(line.text, line.top, line.foot) for line in lines] == [("Lamp room", 0.0975, 0.11)]
+    assert [[word.text for word in line] for line in lines_of(words)] == [["Lamp", "room"]]
+    assert marked(words, "room") == ((0.16, 0.0975, 0.2, 0.11),)
+
+
+def test_readings_with_and_without_places_are_apart() -> None:
+    name = extractor("pdf", "deu+eng")
+    assert ocr_of(name) == "deu+eng"
+    assert ocr_of(name.replace(", words placed", "")) == "deu+eng", "of an earlier version"
+
+
+@pytest.fixture(scope="module")
+def app(starter_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    data = tmp_path_factory.mktemp("marks") / "data"
+    with App.open(Settings(data_dir=data, model=str(starter_model))) as opened:
+        yield opened
+
+
+def _scan(path: Path, turned: bool) -> Path:
+    """One page of LINES, 100 of 1754 pixels apart; turned: stored on its side, and shown upright."""
+    from PIL import Image, ImageDraw, ImageFont
+    from pypdf import PdfReader, PdfWriter
+    from reportlab.pdfgen.canvas import Canvas
+
+    picture = Image.new("L", (1240, 1754), 255)
+    for number, line in enumerate(LINES):
+        ImageDraw.Draw(picture).text((120, 300 + 100 * number), line, fill=0, font=ImageFont.load_default(40))
+    if turned:
+        picture = picture.rotate(90, expand=True)
+    size = (picture.width * 0.48, picture.height * 0.48)
+    canvas = Canvas(str(path), pagesize=size)
+    canvas.drawInlineImage(picture, 0, 0, *size)
+    canvas.save()
+    if turned:
+        writer = PdfWriter(clone_from=PdfReader(path))
+        writer.pages[0].rotate(90)
+        writer.write(path)
+    return path
+
+
+def _read(app: App, path: Path) -> Document:
+    conversation = app.library.create_conversation("").id
+    (added,) = documents.add_files(app, conversation, [path], ocr="eng")
+    assert added.document is not None, added.error
+    return added.document
+
+
+@needs_tesseract
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_passage_is_marked_where_it_stands_on_the_picture(app: App, tmp_path: Path, turned: bool) -> None:
+    document = _read(app, _scan(tmp_path / f"scan{turned}.pdf", turned))
+    viewer = Viewer(app)
+    try:
+        view = viewer.look(Place(document.id, 1, "Its code is 7391 and nobody else may know it."))
+        assert view.found
+        assert view.placed
+        second, third = view.boxes
+        for number, box in ((1, second), (2, third)):
+            line = (300 + 100 * number) / 1754
+            assert line < box[1] < box[3] < line + 60 / 1754, "the line, and neither of its neighbours"
+        assert second[0] > 400 / 1240, "the sentence begins in the middle of its line"
+        assert abs(third[0] - 120 / 1240) < 0.01
+        assert "ub-box" in render_viewer(view, 0, False)
+        other = viewer.look(Place(document.id, 1, "The siren is tested on Mondays at noon."))
+        assert (other.found, other.boxes) == (False, ())
+    finally:
+        viewer.close()
+
+
+@needs_tesseract
+def test_words_stay_placed_in_a_folder_and_old_readings_say_that_theirs_are_not(app: App, tmp_path: Path) -> None:
+    root = tmp_path / "records"
+    root.mkdir()
+    path = _scan(root / "deed.pdf", False)
+    (root / "tide.py").write_text("def alarm(level):\n    return level > 3\n")
+    alone = _read(app, path)
+    words = app.library.pages(alone.id)[0].words
+    folder = _read(app, root)  # the text of the file is known, and so are the places
+    row = next(row for row in app.library.pages(folder.id) if row.label == "deed.pdf:p1")
+    assert row.words == words != ""
+    with app.library._writer.transaction() as db:
+        db.execute("UPDATE pages SET words = '' WHERE document_id = ?", (alone.id,))
+    viewer = Viewer(app)
+    try:
+        marked_in_folder = viewer.look(Place(folder.id, row.index, LINES[2]))
+        assert len(marked_in_folder.boxes) == 1
+        old = viewer.look(Place(alone.id, 1, LINES[2]))
+        assert old.boxes == ()
+        assert "earlier version" in render_viewer(old, 0, False)
+        assert "earlier version" not in render_viewer(marked_in_folder, 0, False)
+    finally:
+        viewer.close()
