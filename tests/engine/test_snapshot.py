@@ -10,7 +10,7 @@ import pytest
 from engine import Checkpoint, Engine, SnapshotBlock, SnapshotCheckpoint
 from engine.cache import Sequence
 from engine.prefix import find_in_snapshots, restore
-from engine.snapshot import block_pages
+from engine.snapshot import Copied, block_pages
 from tests.engine.tools import Store, random_ids, tiny_engine, turn
 
 FORMATS = ["f32", "bf16", "fp8", "k8v4", "k3v3", "k2v2"]
@@ -182,6 +182,22 @@ def test_a_damaged_checkpoint_costs_its_tokens_only(engines, damage):
     assert 128 * 5 <= result.stats.restored_tokens < DOCUMENT + 30
     assert result.stats.restored_tokens % 128 == 0
     assert result.stats.restored_tokens + result.stats.computed_tokens == len(prompt)
+
+
+def test_fp8_rows_from_before_keys_had_a_middle_are_computed_anew(tmp_path, monkeypatch, caplog):
+    """They have another root; should one come under this root all the same, it does not fit."""
+    monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 2)
+    engine, other = (tiny_engine(tmp_path / "m", kv_format="fp8", prefill_chunk=128) for _ in range(2))
+    (store, prompt), model = left_behind(engine), engine.model
+    middles = model.layers * model.kv_heads * 2 * model.head_dim * 2  # bytes in a block of two pages
+    for row in store.rows.values():
+        if isinstance(row, SnapshotBlock):
+            store.payloads[row.key] = Copied(row.copied.header, row.copied.data[:-middles]).encode()
+    alone = turn(engine, prompt, conversation="b", tokens=10)
+    with caplog.at_level(logging.WARNING):
+        result = turn(other, prompt, conversation="b", snapshots=store, tokens=10)
+    assert (result.stats.restored_tokens, result.ids) == (0, alone.ids)
+    assert "has the wrong size" in caplog.text
 
 
 def test_other_settings_have_another_root(tmp_path):

@@ -1,4 +1,4 @@
-"""What ways to choose 4-bit codes of keys cost in attention, on a model's own keys and queries (decision 0108).
+"""What ways to choose codes of keys cost in attention, on a model's own keys and queries (decisions 0075 and 0108).
 
     python tests/measure/key_codes.py --model FILE --text FILE [--tokens 2048]
 
@@ -23,7 +23,7 @@ from engine.load import resolve_context
 from engine.prefill import prefill_chunk
 from engine.tokenizer import Tokenizer
 from engine.weights import open_model
-from kernels.kv_codec.reference import quantize
+from kernels.kv_codec.reference import quantize, quantize_float8, quantize_float8_around
 
 CHUNK, TOKENS = 512, 2  # dimensions of keys: [kv_heads, pages, 64, d]
 Way = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -58,6 +58,17 @@ def plain(bits: int) -> Way:
         return codes * scale.unsqueeze(TOKENS).float() + minimum.unsqueeze(TOKENS).float()
 
     return way
+
+
+def float8(keys: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
+    codes, scale, middle = quantize_float8_around(keys, TOKENS)
+    numbers = codes.view(torch.float8_e4m3fn).float()
+    return numbers * scale.unsqueeze(TOKENS).float() + middle.unsqueeze(TOKENS).float()
+
+
+def float8_around_zero(keys: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
+    codes, scale = quantize_float8(keys, (TOKENS,))
+    return codes.view(torch.float8_e4m3fn).float() * scale.float()
 
 
 def on_grid(keys: torch.Tensor, inset: float, bits: int = 4) -> torch.Tensor:
@@ -103,6 +114,8 @@ def compensated(keys: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
 
 WAYS: dict[str, Way] = {
     "8 bits": plain(8),
+    "fp8 around the middle": float8,
+    "fp8 around zero": float8_around_zero,
     "4 bits": plain(4),
     "4 bits, inset 1/64": lambda keys, covariance: on_grid(keys, 1 / 64),
     "4 bits, inset 1/32 (centres)": lambda keys, covariance: on_grid(keys, 1 / 32),
