@@ -211,6 +211,7 @@ def _packages() -> str:
         "gguf",
         "tokenizers",
         "sqlite-utils",
+        "xxhash",
         "pypdfium2",
         "pypdf",
         "pathspec",

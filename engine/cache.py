@@ -197,7 +197,7 @@ class KvCache:
             pool.share(pages)
 
     def _release(self, table: list[int]) -> None:
-        for pool, pages in self._by_pool(table):
+        for pool, pages in self._by_pool(table) if table else ():
             pool.release(pages)
 
     def _by_pool(self, table: list[int]) -> Iterator[tuple[PagePool, list[int]]]:

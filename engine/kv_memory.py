@@ -8,8 +8,9 @@ are used.
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -31,6 +32,10 @@ from kernels.kv_codec import (
     unpack_page_values,
 )
 from kernels.kv_codec.paged import pack_into, unpack_into
+from kernels.place_pages import PageRows
+
+if TYPE_CHECKING:
+    from kernels.place_pages.triton import PageTable
 
 EXACT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SCORERS: tuple[Scorer, ...] = (CoarseKeys(),)
@@ -39,11 +44,19 @@ DEMOTED_BITS = 2  # of the values of demoted pages
 
 
 class Store(NamedTuple):
-    """One tensor that holds KV, [rows, units, ...]: `unit` tokens each, of the packed pool or of the exact one."""
+    """One tensor that holds KV, [rows, units, ...]: `unit` tokens each, of the packed pool or of the exact one.
+
+    `bytes`: what one unit takes in all rows.
+    """
 
     tensor: torch.Tensor
     unit: int
     packed: bool
+    bytes: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, unit: int, packed: bool) -> "Store":
+        return cls(tensor, unit, packed, tensor.element_size() * tensor.shape[0] * math.prod(tensor.shape[2:]))
 
 
 def kv_formats() -> tuple[str, ...]:
@@ -133,6 +146,7 @@ class KvMemory:
             name: tuple(torch.zeros(*shape, total, *part, dtype=dtype, device=device) for part, dtype in layout)
             for name, layout in _layouts(scorers, d).items()
         }
+        self._page_tables: dict[bool, PageTable | None] = {}
         nothing = [(None, None)] * layers
         packed = zip(self.packed, self.formats) if self.packed else nothing
         cold = zip(self.cold, self.cold_formats) if self.cold else nothing
@@ -240,14 +254,27 @@ class KvMemory:
             unpack_page_keys(part, fmt, keys[:, low - first : high - first])
             unpack_page_values(part, fmt, values[:, low - first : high - first])
 
+    @cached_property
     def stores(self) -> list[Store]:
         """Every tensor that holds KV in its full format, in an order that depends on the format alone."""
-        stores = [Store(pool.flatten(0, 1), 1, False) for pool in (self.keys, self.values)]
-        stores += [Store(part, PAGE, True) for pool in self.packed for part in pool]
+        stores = [Store.of(pool.flatten(0, 1), 1, False) for pool in (self.keys, self.values)]
+        stores += [Store.of(part, PAGE, True) for pool in self.packed for part in pool]
         for name in sorted(self.summaries):
             for part in self.summaries[name]:
-                stores.append(Store(part[:, :, : self.exact_pages].flatten(0, 1), PAGE, False))
+                stores.append(Store.of(part[:, :, : self.exact_pages].flatten(0, 1), PAGE, False))
                 if self.packs:
                     end = self.exact_pages + self.packed_pages
-                    stores.append(Store(part[:, :, self.exact_pages : end].flatten(0, 1), PAGE, True))
+                    stores.append(Store.of(part[:, :, self.exact_pages : end].flatten(0, 1), PAGE, True))
         return stores
+
+    def page_table(self, packed: bool) -> "PageTable | None":
+        """Where whole pages of a pool lie, for one launch; None where they do not begin at whole words."""
+        if packed not in self._page_tables:
+            from kernels.place_pages.triton import PageTable
+
+            places = [PageRows(store.tensor, PAGE // store.unit) for store in self.stores if store.packed == packed]
+            try:
+                self._page_tables[packed] = PageTable(places)
+            except ValueError:
+                self._page_tables[packed] = None
+        return self._page_tables[packed]

@@ -17,7 +17,7 @@ import numpy as np
 from engine.cache import DECODE, EXACT_RECENT, PAGE, PREFILL, SPARSE_DECODE, KvCache, Sequence
 from engine.errors import EngineError
 from engine.patterns import AttentionPolicy
-from engine.row_loader import BATCH_BYTES, Batch, Loaded, Upload, Wanted, load_rows, upload_to
+from engine.row_loader import BATCH_BYTES, CARD_BATCH_BYTES, Batch, Loaded, Upload, Wanted, load_rows, upload_to
 from engine.snapshot import (
     UNSOUND,
     SnapshotReader,
@@ -194,7 +194,8 @@ def restore(
         wanted.append(Wanted(stored.checkpoint, rest, reader.read_checkpoint))
     row_bytes = block_sizes(cache, blocks.pages)
     # Where pages can be demoted, one at a time: making room for a row may re-pack the one before, so it must be there.
-    at_once = 1 if cache.cold.size else max(1, BATCH_BYTES // row_bytes)
+    batch_bytes = CARD_BATCH_BYTES if cache.device.type == "cuda" else BATCH_BYTES
+    at_once = 1 if cache.cold.size else max(1, batch_bytes // row_bytes)
     with closing(load_rows(wanted, row_bytes, at_once, upload or upload_to(cache.device))) as batches:
         for batch in batches:
             poll()

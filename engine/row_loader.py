@@ -21,6 +21,7 @@ from engine.snapshot import Opened, open_payload
 
 BATCHES = 3  # being read, read, and being copied
 BATCH_BYTES = 32 * 2**20
+CARD_BATCH_BYTES = 64 * 2**20  # of pinned memory; as many rows as keep all threads busy while a batch goes up
 MOST_THREADS = 16
 
 

@@ -9,9 +9,7 @@ that does not fit computes the tokens instead.
 
 import hashlib
 import json
-import math
 import struct
-import zlib
 from array import array
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as SequenceOf
@@ -19,13 +17,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import xxhash
 
 from engine.cache import PAGE, KvCache, Sequence
 from engine.errors import SnapshotMismatchError
 from engine.pages import runs
+from engine.row_writer import write_rows
 from engine.two_pools import TwoPoolCache
 
-VERSION = 3
+VERSION = 4
 UNSOUND = 3
 BLOCK_BYTES = 4 * 2**20
 _MAGIC = b"UKV1"
@@ -41,7 +41,7 @@ class Copied:
     def encode(self) -> bytes:
         """Header length, header as JSON, tensors."""
         data = self.data.numpy().data
-        text = json.dumps(self.header | {"crc32": zlib.crc32(data)}, separators=(",", ":")).encode()
+        text = json.dumps(self.header | {"xxh3": xxhash.xxh3_64_intdigest(data)}, separators=(",", ":")).encode()
         return b"".join((_MAGIC, struct.pack("<I", len(text)), text, data))
 
 
@@ -208,7 +208,7 @@ def encode(cache: KvCache, sequence: Sequence, first: int, end: int) -> bytes:
 def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> list[torch.Tensor]:
     """What lies in `slots`, store by store, uint8."""
     parts: list[torch.Tensor] = []
-    for stored, unit, packed in cache.memory.stores():
+    for stored, unit, packed, _ in cache.memory.stores:
         chosen = [
             stored[:, slot // unit : slot // unit + n // unit] for is_packed, slot, n in slots if is_packed == packed
         ]
@@ -220,11 +220,7 @@ def _tensors(cache: KvCache, slots: list[tuple[bool, int, int]]) -> list[torch.T
 
 def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:
     """Bytes of so many packed and exact tokens in each store."""
-    tokens = {True: packed, False: exact}
-    return [
-        stored.element_size() * stored.shape[0] * math.prod(stored.shape[2:]) * (tokens[kind] // unit)
-        for stored, unit, kind in cache.memory.stores()
-    ]
+    return [store.bytes * ((packed if store.packed else exact) // store.unit) for store in cache.memory.stores]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +258,7 @@ def open_payload(payload: bytes) -> Opened:
     if not isinstance(header, dict):
         raise _mismatch("has a damaged header")
     data = view[8 + length :]
-    if header.get("crc32") != zlib.crc32(data):
+    if header.get("xxh3") != xxhash.xxh3_64_intdigest(data):
         raise _mismatch("is damaged")
     return Opened(header, data)
 
@@ -311,9 +307,9 @@ def write(cache: KvCache, sequence: Sequence, first: int, rows: torch.Tensor, fi
     A payload with a window comes alone, and last.
     """
     kept = sum(fitted.sizes)
-    _write(cache, runs(sequence.table, PAGE, first, sequence.length), rows[:, :kept], fitted.sizes)
+    write_rows(cache.memory, runs(sequence.table, PAGE, first, sequence.length), rows[:, :kept], fitted.sizes)
     if fitted.in_window and isinstance(cache, TwoPoolCache):
-        _write(cache.window, cache.adopt_window(sequence), rows[:, kept:], fitted.in_window)
+        write_rows(cache.window.memory, cache.adopt_window(sequence), rows[:, kept:], fitted.in_window)
 
 
 def decode_into(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], payload: bytes) -> None:
@@ -337,25 +333,3 @@ def block_sizes(cache: KvCache, pages: int) -> int:
 
 def _mismatch(what: str) -> SnapshotMismatchError:
     return SnapshotMismatchError(f"A stored KV prefix {what}.", "It is computed anew.")
-
-
-def _write(cache: KvCache, slots: list[tuple[bool, int, int]], rows: torch.Tensor, sizes: SequenceOf[int]) -> None:
-    """uint8 [payloads, bytes], store by store, into `slots`."""
-    offset = 0
-    for (stored, unit, packed), size in zip(cache.memory.stores(), sizes):
-        part = rows[:, offset : offset + size]
-        offset += size
-        if not size:
-            continue
-        if (part.storage_offset() | part.stride(0)) % stored.element_size():
-            part = part.clone(memory_format=torch.contiguous_format)  # bytes at odd places have no other type
-        part = part.view(stored.dtype).unflatten(1, (stored.shape[0], -1, *stored.shape[2:])).transpose(0, 1)
-        mine = [(slot // unit, n // unit) for is_packed, slot, n in slots if is_packed == packed]
-        if len(mine) == 1:  # neighbours, as in most cases: no copy in between
-            start, units = mine[0]
-            stored[:, start : start + units].unflatten(1, part.shape[1:3]).copy_(part)
-            continue
-        part, done = part.flatten(1, 2), 0
-        for start, units in mine:
-            stored[:, start : start + units] = part[:, done : done + units]
-            done += units

@@ -4,14 +4,14 @@ The file is disposable, so there are no migrations: a file of another version is
 table of their own, because SQLite rewrites a whole row (4 MB) when a small column such as last_used changes.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import xxhash
 from sqlite_utils import Database
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 INTERIM = """
     CREATE TABLE IF NOT EXISTS interim (
         owner TEXT NOT NULL,
@@ -77,9 +77,12 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 
 def checksum(kind: str, key: str, parent: str, first_token: int, token_ids: bytes, payload: bytes) -> bytes:
-    """SHA-256 over everything that a restore relies on; the lengths are part of it, so parts cannot shift."""
+    """128 bits of XXH3 over everything that a restore relies on; the lengths are part of it, so parts cannot shift.
+
+    It finds damage. Whoever can write to the file could make any checksum fit, a cryptographic one too.
+    """
     header = "\n".join((kind, key, parent, str(first_token), str(len(token_ids)), str(len(payload))))
-    digest = hashlib.sha256(header.encode())
+    digest = xxhash.xxh3_128(header.encode())
     digest.update(token_ids)
     digest.update(payload)
     return digest.digest()

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import tempfile
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import xxhash
 
 from app.bench.context import filled, make_cache
 from engine.cache import PAGE, KvCache, Sequence
 from engine.config import ModelConfig
 from engine.kv_memory import bytes_per_token
 from engine.patterns import AttentionPolicy
-from engine.prefix import Blocks, find_in_snapshots, restore
+from engine.prefix import Blocks, StoredPrefix, find_in_snapshots, restore
 from engine.row_loader import reading_threads
-from engine.snapshot import block_pages, encode, export_rows
+from engine.snapshot import SnapshotRow, block_pages, encode, export_rows
 from storage import SnapshotStore
 
 _ROOT = "0" * 64  # stands for a fingerprint
 _PART = 4 << 20  # bytes that a thread reads at once
+_NO_QUOTA = 1 << 50
+_WARM_UP_ROWS = 64
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A snapshot file of random KV in `folder`: its bytes, the tokens that can be restored from it, and how long
+    exporting and storing took. samples: of some KV pages by their number."""
+
+    folder: str
+    file_bytes: int
+    tokens: int
+    seconds: float
+    samples: dict[int, str]
+
+    @property
+    def file(self) -> Path:
+        (found,) = Path(self.folder).glob("*.db")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRow:
     """`state`: cold, the file dropped from this machine's page cache, or warm. seconds: from opening the file to KV on
     the device. gb_per_s: of the file, restored; plain_gb_per_s: of the file, read and thrown away. write_s: exporting
-    and storing."""
+    and storing. in_memory: share of the file in the page cache just before it was restored."""
 
     kv_format: str
     length: int
@@ -41,6 +64,7 @@ class RestoreRow:
     plain_gb_per_s: float
     file_bytes: int
     write_s: float
+    in_memory: float
 
 
 def measure_restore(
@@ -53,53 +77,120 @@ def measure_restore(
 ) -> list[RestoreRow]:
     """`length`: tokens, a multiple of 64. `folder`: on the disk to be measured, by default the system's for temporary
     files. RuntimeError if what was restored is not what was stored."""
-    cache, each = make_cache(shape, kv_format, length, device), bytes_per_token(shape, kv_format)
-    sequence, rows = filled(cache, length), []
-    blocks = Blocks(block_pages(each), cache.packs)
+    cache = make_cache(shape, kv_format, length, device)
     with tempfile.TemporaryDirectory(dir=folder, prefix="unabridged-bench-") as inside:
-        place = Path(inside)
-        started = time.perf_counter()
-        with SnapshotStore.open(place, 1 << 50) as store:
-            store.put("bench", _ROOT, export_rows(cache, sequence, _ROOT, blocks.pages, ()))
-        wrote = time.perf_counter() - started
-        (file,) = place.glob("*.db")
-        for path in place.iterdir():
-            _settle(path)
-        checked = _samples(cache, sequence)
-        ids = array("i", sequence.ids)
-        cache.free(sequence)
-        size = file.stat().st_size
+        written = write_random(cache, length, Path(inside))
+        reader = Reader(cache, written)
+        reader.warm_up()
+        rows = []
         for state in ("cold", "warm"):
             progress(f"Restoring {length} tokens of {kv_format}, {state}")
-            if state == "cold":
-                _forget(file)
-            plain = _plain_read(file, reading_threads())
-            if state == "cold":
-                _forget(file)
-            started = time.perf_counter()
-            found = Sequence()
-            with SnapshotStore.open(place, 1 << 50) as store:
-                stored = find_in_snapshots(store, _ROOT, ids, blocks, AttentionPolicy("exact"))
-                cache.prepare(found, 1 if cache.packs else length, length)
-                read = restore(cache, found, store, stored, ids, blocks)
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds = time.perf_counter() - started
-            if read != length:
-                raise RuntimeError(f"restored: got {read} tokens, need {length}")
-            if _samples(cache, found) != checked:
-                raise RuntimeError("restored: got other bytes than were stored")
-            cache.free(found)
-            rows.append(
-                RestoreRow(kv_format, length, state, seconds, size / seconds / 1e9, size / plain / 1e9, size, wrote)
-            )
+            rows.append(reader.measure(state))
     return rows
 
 
-def _samples(cache: KvCache, sequence: Sequence) -> list[bytes]:
-    """The first KV page, the last one and one between, as they would be written."""
-    pages = sequence.length // PAGE
-    return [encode(cache, sequence, at * PAGE, (at + 1) * PAGE) for at in sorted({0, pages // 2, pages - 1})]
+def write_random(cache: KvCache, length: int, folder: Path, most_seconds: float = NEVER) -> Written:
+    """Fill a cache at random and store it as the app does, as far as it comes in `most_seconds`, then free it."""
+    sequence = filled(cache, length)
+    blocks = blocks_of(cache)
+    end = 0
+
+    def in_time(rows: Iterator[SnapshotRow]) -> Iterator[SnapshotRow]:
+        nonlocal end
+        for row in rows:
+            if time.perf_counter() - started > most_seconds:
+                return
+            yield row
+            end = row.first_token + len(row.token_ids)
+
+    started = time.perf_counter()
+    with SnapshotStore.open(folder, _NO_QUOTA) as store:
+        store.put("bench", _ROOT, in_time(export_rows(cache, sequence, _ROOT, blocks.pages, ())))
+        stored = find_in_snapshots(store, _ROOT, array("i", sequence.ids), blocks, AttentionPolicy("exact"))
+    seconds = time.perf_counter() - started
+    for path in folder.iterdir():
+        _settle(path)
+    samples = samples_of(cache, sequence, stored.tokens)
+    cache.free(sequence)
+    size = sum(path.stat().st_size for path in folder.glob("*.db"))
+    return Written(str(folder), size, stored.tokens, seconds, samples)
+
+
+class Reader:
+    """Restores what `write_random` wrote into `cache`, and measures it. RuntimeError if other bytes came back."""
+
+    def __init__(self, cache: KvCache, written: Written) -> None:
+        self._cache, self._written, self._blocks = cache, written, blocks_of(cache)
+        self._ids = array("i", [1]) * written.tokens
+
+    def warm_up(self) -> float:
+        """Restore some rows, so that kernels are compiled and memory is pinned -> seconds."""
+        return self.restore(_WARM_UP_ROWS)
+
+    def measure(self, state: str) -> RestoreRow:
+        """`state`: cold or warm."""
+        written, file = self._written, self._written.file
+        if state == "cold":
+            _forget(file)
+        plain = _plain_read(file, reading_threads())
+        if state == "cold":
+            _forget(file)
+        share = in_memory(file)
+        seconds = self.restore()
+        size = written.file_bytes
+        return RestoreRow(
+            self._cache.kv_format, written.tokens, state, seconds, size / seconds / 1e9, size / plain / 1e9, size,
+            written.seconds, share,
+        )  # fmt: skip
+
+    def restore(self, most_rows: int | None = None) -> float:
+        """From opening the file to KV on the device -> seconds. What was restored whole is compared."""
+        cache, written, found = self._cache, self._written, Sequence()
+        started = time.perf_counter()
+        with SnapshotStore.open(Path(written.folder), _NO_QUOTA) as store:
+            stored = find_in_snapshots(store, _ROOT, self._ids, self._blocks, AttentionPolicy("exact"))
+            if most_rows is not None:
+                rows = stored.blocks[:most_rows]
+                stored = StoredPrefix(rows, None, len(rows) * self._blocks.tokens)
+            cache.prepare(found, 1 if cache.packs else written.tokens, written.tokens)
+            read = restore(cache, found, store, stored, self._ids, self._blocks)
+            if cache.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+        wanted = written.tokens if most_rows is None else stored.tokens
+        if read != wanted:
+            raise RuntimeError(f"restored: got {read} tokens, need {wanted}")
+        if most_rows is None and samples_of(cache, found, read) != written.samples:
+            raise RuntimeError("restored: got other bytes than were stored")
+        cache.free(found)
+        return seconds
+
+
+def blocks_of(cache: KvCache) -> Blocks:
+    return Blocks(block_pages(bytes_per_token(cache.model, cache.kv_format)), cache.packs)
+
+
+def samples_of(cache: KvCache, sequence: Sequence, tokens: int) -> dict[int, str]:
+    """The first KV page, the last one within `tokens` and some between: checksums of what would be written."""
+    pages = tokens // PAGE
+    chosen = sorted({0, 1, pages // 3, pages // 2, pages - 1} & set(range(pages)))
+    parts = {at: encode(cache, sequence, at * PAGE, (at + 1) * PAGE) for at in chosen}
+    return {at: xxhash.xxh3_128_hexdigest(part) for at, part in parts.items()}
+
+
+def in_memory(path: Path) -> float:
+    """The share of a file that this machine's page cache holds."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        pages = -(-len(mapped) // mmap.PAGESIZE)
+        found, view = (ctypes.c_ubyte * pages)(), ctypes.c_char.from_buffer(mapped)
+        try:
+            failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(len(mapped)), found)
+        finally:
+            del view  # the map cannot be closed while somebody points into it
+        if failed:
+            raise OSError(ctypes.get_errno(), "the page cache could not be looked at")
+    return sum(each & 1 for each in bytes(found)) / pages
 
 
 def _settle(path: Path) -> None:

@@ -188,7 +188,7 @@ def test_k8v4_refuses_to_cut_a_packed_page():
 @pytest.mark.parametrize("kv_format", kv_formats())
 def test_bytes_per_token(kv_format):
     cache = KvCache(MODEL, kv_format, 10, 1)
-    kept = [store.tensor for store in cache.memory.stores() if store.packed == cache.packs]
+    kept = [store.tensor for store in cache.memory.stores if store.packed == cache.packs]
     assert bytes_per_token(MODEL, kv_format) == -(-sum(tensor.nbytes for tensor in kept) // 640)
     if kv_format == "bf16":  # keys and values; their copy in 2 bits, with a scale and a minimum for 64 tokens
         assert bytes_per_token(MODEL, kv_format) == 2 * 2 * 32 * (2 * 2 + (64 / 4 + 2 * 2) / 64)
@@ -202,5 +202,5 @@ def test_the_capacity_leaves_half_of_the_memory_free(monkeypatch, kv_format):
     pages = -(-profiles.capacity_tokens(config, MODEL, 10**9, "cpu") // PAGE) + profiles.SPARE_PAGES
     exact = profiles.exact_pages(pages, profiles.prefill_chunk_tokens(MODEL)) if kv_format == "k8v4" else 0
     cache = KvCache(MODEL, kv_format, pages, exact)
-    held = sum(store.tensor.nbytes for store in cache.memory.stores())
+    held = sum(store.tensor.nbytes for store in cache.memory.stores)
     assert 0.95 * free / 2 < held < 1.02 * free / 2

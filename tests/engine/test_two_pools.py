@@ -289,7 +289,7 @@ def test_a_long_sequence_takes_half_of_the_memory(make, kv_format):
             sum(
                 pages * PAGE // store.unit * store.tensor[:, :1].nbytes
                 for part, pages, kind in parts
-                for store in part.memory.stores()
+                for store in part.memory.stores
                 if store.packed == kind
             )
         )
