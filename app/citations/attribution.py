@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from app.citations.citation import Citation, Status, line_label, lines_of
 from app.citations.claims import Claim, Claims, claims_of, says_nothing_else, without_claims
@@ -91,7 +94,7 @@ def _sentences(answer: str, begin: int, end: int, claims: Claims) -> Iterator[_P
     inside = [(claim.start - begin, claim.end - begin) for claim in claims.within(begin, end)]
     for start, stop in _whole_quotes(answer[begin:end], inside):
         start, stop = begin + start, begin + stop
-        if any(a <= start and stop <= b for a, b in claims.notes):
+        if claims.in_note(start, stop):
             continue
         own = claims.within(start, stop)
         same_line = bool(spans) and "\n" not in answer[spans[-1][1] : start]
@@ -128,9 +131,12 @@ def _whole_quotes(text: str, claims: Sequence[tuple[int, int]]) -> list[tuple[in
         else:
             quoted.append(line.span())
     quoted += claims
+    quoted.sort()
+    reach = list(accumulate((end for _, end in quoted), max))  # how far this one and those before it go
     joined: list[tuple[int, int]] = []
     for start, end in sentences(text):
-        if joined and any(a < joined[-1][1] and start < b for a, b in quoted):
+        before = bisect_left(quoted, (joined[-1][1],)) if joined else 0  # those that begin before that sentence's end
+        if before and start < reach[before - 1]:
             joined[-1] = (joined[-1][0], end)
         else:
             joined.append((start, end))
@@ -255,16 +261,20 @@ def _written(claims: Sequence[Claim]) -> str:
 def _merged(citations: list[Citation]) -> list[Citation]:
     """Each passage once, with every place that rests on it; a passage inside another of the same page counts as it."""
     kept: list[Citation] = []
+    places: list[set[int]] = []
+    of_page: dict[tuple[str, int, str, bool], list[int]] = defaultdict(list)
+    known: dict[tuple[tuple[str, int, str, bool], str], int] = {}  # which one holds a quote that came before
     for citation in citations:
-        for number, other in enumerate(kept):
-            if (
-                (other.document_id, other.page, other.said) == (citation.document_id, citation.page, citation.said)
-                and (other.status == "not_found") == (citation.status == "not_found")
-                and citation.quote in other.quote
-            ):
-                places = sorted({*other.places, *citation.places})
-                kept[number] = replace(other, places=tuple(places), named=other.named or citation.named)
-                break
-        else:
+        key = (citation.document_id, citation.page, citation.said, citation.status == "not_found")
+        number = known.get((key, citation.quote))
+        if number is None:
+            number = next((n for n in of_page[key] if citation.quote in kept[n].quote), len(kept))
+            known[key, citation.quote] = number
+        if number == len(kept):
+            of_page[key].append(number)
             kept.append(citation)
-    return kept
+            places.append(set(citation.places))
+        else:
+            places[number].update(citation.places)
+            kept[number] = replace(kept[number], named=kept[number].named or citation.named)
+    return [replace(one, places=tuple(sorted(found))) for one, found in zip(kept, places, strict=True)]

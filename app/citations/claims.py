@@ -8,7 +8,8 @@ one of these at the end of the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.citations.index import PageIndex, Scope
@@ -43,6 +44,14 @@ _LINES = re.compile(
     + r"|" + _PATH.format("c") + r"`?[\s,(]{1,4}(?:at\s+|on\s+)?lines?\s+" + _RANGE.format("c"),
     re.IGNORECASE,
 )  # fmt: skip
+# where the name of a path ends in front of lines, and where a match of the second kind begins; none takes a character
+_LINES_TAIL = re.compile(
+    r"(?=(?P<path>\.[A-Za-z]\w{0,9}|Makefile|Dockerfile)`?(?:[:#]|[\s,(]{1,4}(?:at\s+|on\s+)?lines?\s+)L?\d)"
+    r"|(?=\blines?\s+L?\d)",
+    re.IGNORECASE,
+)
+_PATH_CHARACTER = re.compile(r"[\w./\\-]")
+LONGEST_NAME = 201  # characters of `_PATH` before its ending
 _BRACKETS = re.compile(r"(?<!\w)\[\^?([^\[\]\n]{1,200})\](?!\()|[(（]([^()（）\n]{1,200})[)）]|【([^【】\n]{1,200})】")
 _BARE = re.compile(r"\s*\d{1,5}(?:\s*[-–,;]\s*\d{1,5})*\s*")
 _SUPERSCRIPT = re.compile(r"(?<=[^\s\d])[⁰¹²³⁴-⁹]{1,3}")
@@ -75,6 +84,10 @@ class Claim:
     last: int = 0
 
 
+def _start_of(claim: Claim) -> int:
+    return claim.start
+
+
 @dataclass(slots=True)
 class Claims:
     """All claims of one answer in order; notes: [start, end) of footnotes that only name places."""
@@ -83,7 +96,13 @@ class Claims:
     notes: list[tuple[int, int]] = field(default_factory=list)
 
     def within(self, start: int, end: int) -> list[Claim]:
-        return [claim for claim in self.found if start <= claim.start < end]
+        first = bisect_left(self.found, start, key=_start_of)
+        return self.found[first : bisect_left(self.found, end, lo=first, key=_start_of)]
+
+    def in_note(self, start: int, end: int) -> bool:
+        """Whether [start, end) lies in a footnote that only names places."""
+        before = bisect_right(self.notes, start, key=lambda note: note[0])
+        return before > 0 and end <= self.notes[before - 1][1]
 
 
 def claims_of(answer: str, index: PageIndex, documents: Sequence[str]) -> Claims:
@@ -102,7 +121,7 @@ def claims_of(answer: str, index: PageIndex, documents: Sequence[str]) -> Claims
     for note in claims.notes:
         take(*note)
 
-    for match in _LINES.finditer(answer):
+    for match in _named_lines(answer):
         claim = reader.lines(match)
         if claim and is_free(*match.span()):
             claims.found.append(claim)
@@ -124,6 +143,23 @@ def claims_of(answer: str, index: PageIndex, documents: Sequence[str]) -> Claims
             claims.found.append(Claim(*match.span(), noted.written, noted.places, True, noted.first, noted.last))
     claims.found.sort(key=lambda claim: claim.start)
     return claims
+
+
+def _named_lines(answer: str) -> Iterator[re.Match[str]]:
+    """What `_LINES.finditer` gives. A match is tried only where one may begin: `_LINES` alone would try a path at every
+    letter of a long word."""
+    behind = 0
+    for tail in _LINES_TAIL.finditer(answer):
+        first = last = tail.start()
+        if tail["path"] is not None:
+            while first > max(behind, last - LONGEST_NAME) and _PATH_CHARACTER.match(answer, first - 1):
+                first -= 1
+        for start in range(max(first, behind), last + 1):
+            match = _LINES.match(answer, start)
+            if match:
+                behind = match.end()
+                yield match
+                break
 
 
 def without_claims(text: str, start: int, claims: Sequence[Claim]) -> str:

@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import Match, SequenceMatcher
 from itertools import product
 
+from app.citations.longest import Shared, longest_shared
 from app.citations.senses import is_aside, same_amount, same_sense, written_out
 from app.citations.stream import Token
 from app.citations.telling import is_article, is_filler, is_form, is_harmless, is_misread, is_name, is_slip, is_telling
@@ -82,7 +82,7 @@ def nearest(page: Sequence[Token], text: str, quote: Sequence[Word], spread: Spr
         for place, word in hits:
             if low <= place < high:
                 folded[place - low] = word
-        anchor = SequenceMatcher(None, folded, wanted, autojunk=False).find_longest_match()
+        anchor = longest_shared(folded, wanted)
         if anchor.size < 2:
             return None
         found = _aligned(words_of(text, page[low:high]), quote, anchor, spread)
@@ -93,7 +93,7 @@ def nearest(page: Sequence[Token], text: str, quote: Sequence[Word], spread: Spr
     return None
 
 
-def _aligned(words: Sequence[Word], quote: Sequence[Word], anchor: Match, spread: Spread) -> Near | None:
+def _aligned(words: Sequence[Word], quote: Sequence[Word], anchor: Shared, spread: Spread) -> Near | None:
     """The stretch of these words around the anchor that is nearly the quote, or None."""
     size = len(quote)
     allowed = max(1.0 if size >= 6 else 0.6, SHARE * size)
