@@ -62,7 +62,7 @@ def both(engine, kv_format: str, policy: AttentionPolicy, scorer=None, scorers=N
     return torch.stack(rows[:DECODED]), torch.stack(rows[DECODED:]), counts, sequence
 
 
-@pytest.mark.parametrize("kv_format", ["f32", "bf16", "k8v8", "k4v4", "k3v3"])
+@pytest.mark.parametrize("kv_format", ["f32", "bf16", "fp8", "k4v4", "k3v3"])
 def test_dense_steps(engine, kv_format: str) -> None:
     expected, got, counts, _ = both(engine, kv_format, AttentionPolicy("exact", SPARSE, 3))
     assert error_ratio(got, expected) < 0.01
