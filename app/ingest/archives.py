@@ -6,10 +6,12 @@ Entries with odd names, links, devices, encrypted and doubled entries are left o
 from __future__ import annotations
 
 import bz2
+import contextlib
 import io
 import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -27,6 +29,8 @@ MOST_MEMBER = 300_000_000
 MOST_KEPT = 200_000_000
 MOST_NAME = 1_000
 _DIRECTORY_ENTRY = 46
+UTF8_NAME = 0x800  # flag bit 11 of an entry
+UNICODE_PATH = 0x7075
 _ASIAN = frozenset({"cp932", "shift_jis", "gb18030", "gbk", "gb2312", "big5", "big5hkscs", "cp949", "euc_kr"})
 BROKEN = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError,
@@ -322,21 +326,47 @@ def _entries_told(file: BinaryIO) -> int:
 
 
 def _zip_names(members: list[zipfile.ZipInfo]) -> list[str]:
-    """Names without a mark are UTF-8 all the same if all of them can be, else of an Asian code page or of DOS."""
-    raw: list[bytes] = []
-    for member in members:
-        if not member.flag_bits & 0x800:
-            raw.append(member.orig_filename.encode("cp437", "replace"))
-    encoding = "utf-8"
-    joined = b"\n".join(raw)
+    """A name marked as UTF-8 is so, and one that stands as UTF-8 in the entry's extra field too.
+
+    Others are UTF-8 all the same where their bytes are; else of an Asian code page if all of them together look so and
+    the name's own bytes fit it; else of DOS (code page 437), which has a character for every byte: names of different
+    bytes stay different.
+    """
+    unmarked = b"\n".join(_raw_name(member) for member in members if not member.flag_bits & UTF8_NAME)
+    asian = ""
     try:
-        joined.decode("utf-8")
+        unmarked.decode("utf-8")
     except UnicodeDecodeError:
-        guess = textfile.guess(joined)
-        encoding = guess if guess in _ASIAN else "cp437"
-    return [
-        member.filename
-        if member.flag_bits & 0x800
-        else member.orig_filename.split("\0")[0].encode("cp437", "replace").decode(encoding, "replace")
-        for member in members
-    ]
+        asian = guess if (guess := textfile.guess(unmarked)) in _ASIAN else ""
+    return [member.filename if member.flag_bits & UTF8_NAME else _zip_name(member, asian) for member in members]
+
+
+def _raw_name(member: zipfile.ZipInfo) -> bytes:
+    return member.orig_filename.split("\0")[0].encode("cp437", "replace")  # as zipfile decoded it
+
+
+def _zip_name(member: zipfile.ZipInfo, asian: str) -> str:
+    raw = _raw_name(member)
+    told = _told_name(member.extra, raw)
+    if told:
+        return told
+    # where a whole archive is in an Asian code page, a short name of it may be UTF-8 by chance
+    for encoding in (asian, "utf-8") if asian else ("utf-8",):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("cp437")
+
+
+def _told_name(extra: bytes, raw: bytes) -> str:
+    """The name in Info-ZIP's extra field 0x7075, if it is that of these bytes; "" if there is none."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        field, extra = extra[4 : 4 + size], extra[4 + size :]
+        if kind == UNICODE_PATH and len(field) > 5 and field[0] == 1:
+            if int.from_bytes(field[1:5], "little") != zlib.crc32(raw):
+                return ""  # it was renamed by a program that does not know the field
+            with contextlib.suppress(UnicodeDecodeError):
+                return field[5:].decode("utf-8").split("\0")[0]
+    return ""

@@ -45,7 +45,7 @@ def extractor(kind: str, ocr: str = "") -> str:
     if kind == "folder":
         return f"folder 3, {extractor('pdf', ocr)}, {formats.versions()}"
     if kind == "archive":
-        return f"archive 2, {extractor('folder', ocr)}"
+        return f"archive 3, {extractor('folder', ocr)}"
     return formats.version(kind) if kind in formats.KINDS else "text 2"
 
 

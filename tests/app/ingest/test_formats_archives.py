@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import docx
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.errors import BadInput
 from app.ingest import Extracted, Limits, identify, read_file, read_folder
-from app.ingest.archives import usable_name
+from app.ingest.archives import ZipTree, usable_name
 from tests.app.ingest.formats_help import zipped
 
 SECRET = "hunter2-very-secret"
@@ -229,3 +231,64 @@ def test_names_of_other_systems(tmp_path: Path) -> None:
         path = tmp_path / f"{encoding}.zip"
         path.write_bytes(data.replace(b"#" * len(name.encode(encoding)), name.encode(encoding)))
         assert [page.label for page in read_file(path).pages] == [f"{name}:L1"]
+
+
+def named(path: Path, names: list[bytes], extra: dict[bytes, bytes] | None = None) -> Path:
+    """A zip whose entries are called so, byte for byte, without the mark of UTF-8; each holds its number."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for number, name in enumerate(names):
+            info = zipfile.ZipInfo(chr(65 + number) * len(name))
+            info.extra = (extra or {}).get(name, b"")
+            archive.writestr(info, f"text {number}\n")
+    packed = data.getvalue()
+    for number, name in enumerate(names):
+        packed = packed.replace(bytes([65 + number]) * len(name), name)
+    path.write_bytes(packed)
+    return path
+
+
+def paths(found: Extracted) -> dict[str, str]:
+    return {page.label.rpartition(":")[0]: page.text for page in found.pages}
+
+
+def test_each_name_is_in_its_own_encoding(tmp_path: Path) -> None:
+    names = ["Größe der Maße.txt".encode("cp437"), "Öffnungszeiten für Café.txt".encode()]
+    assert paths(read_file(named(tmp_path / "two.zip", names))) == {
+        "Größe der Maße.txt": "text 0\n",
+        "Öffnungszeiten für Café.txt": "text 1\n",
+    }
+
+
+@pytest.mark.parametrize("taken_for", ["", "cp932"])
+def test_names_that_differ_in_bytes_of_no_encoding_are_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_for: str
+) -> None:
+    japanese = "博物館の入場料について.txt"
+    names = [japanese.encode("cp932"), b"lamp-\xff.txt", b"lamp-\xfe.txt", b"\x83\xff-note.txt", b"\x83\xfe-note.txt"]
+    path = named(tmp_path / "odd.zip", names)
+    monkeypatch.setattr("app.ingest.textfile.guess", lambda data: taken_for)
+    with path.open("rb") as file:
+        tree = ZipTree(file, "odd.zip", Limits())
+        found = {tree.open(name)[0].read(): name for name in tree.entries("")}
+    assert sorted(found) == [f"text {k}\n".encode() for k in range(len(names))], tree.skipped
+    assert (found[b"text 0\n"] == japanese) == bool(taken_for)
+    stored = read_file(path)
+    assert len({file.path for file in stored.files}) == len(paths(stored)) == len(names)
+
+
+def test_a_name_that_is_told_in_utf8_beside_its_own_bytes(tmp_path: Path) -> None:
+    def told(raw: bytes, name: str) -> bytes:
+        field = b"\x01" + zlib.crc32(raw).to_bytes(4, "little") + name.encode()
+        return struct.pack("<HH", 0x7075, len(field)) + field
+
+    names = [b"??????.txt", b"renamed-since.txt"]
+    extra = {names[0]: told(names[0], "灯台守.txt"), names[1]: told(b"before.txt", "vorher.txt")}
+    found = read_file(named(tmp_path / "told.zip", names, extra))
+    assert paths(found) == {"灯台守.txt": "text 0\n", "renamed-since.txt": "text 1\n"}
+
+
+def test_names_in_tars_that_differ_in_such_bytes_are_two_files(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"lamp-\xff.txt"), os.fsdecode(b"lamp-\xfe.txt")]
+    found = read_file(tarred(tmp_path / "odd.tar", "w", [entry(name, f"text {k}") for k, name in enumerate(names)]))
+    assert len(found.pages) == len({file.path for file in found.files}) == 2
