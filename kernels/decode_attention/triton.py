@@ -6,7 +6,8 @@ bits on every repeat and whatever else is computed beside it.
 
 Where a cache has packed pages, a list's few exact pages (sink, newest) go to programs of their own, so that the loop
 over packed pages has no branches; so do demoted pages, whose values have fewer bits. Any mixture is right, whatever
-its order; only long runs of exact pages in a packed cache are slow.
+its order; only long runs of exact pages in a packed cache are slow. Where a list is so short that each program takes
+one page, it takes it as it is, exact or packed.
 """
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -30,6 +31,7 @@ from kernels.decode_attention.triton_steps import (
     exact_step,
     load_queries,
     packed_part,
+    run_length,
     store_page,
     store_part,
     visible,
@@ -43,16 +45,15 @@ _REGISTERS = 255  # said aloud, else ptxas now and then takes 168 and spills
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `pages`: the fewest that a
-    program takes. `scan`: list entries in which exact pages of a packed cache are looked for together. `tile`: parts of
-    128 dimensions that are merged together at most."""
+    """`programs`: for each multiprocessor, of all KV heads, those for exact pages included. `most`: the same where a
+    list is so short that each program takes one page. `scan`: list entries in which exact pages of a packed cache are
+    looked for together."""
 
     warps: int
     stages: int
     programs: int
-    pages: int = 1
+    most: int
     scan: int = 256
-    tile: int = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,15 +98,18 @@ def configuration(capability: int, key_bits: int, value_bits: int, d: int, rows:
         programs = (8 if roomy else 4) // warps
         programs = min(programs, 5) if eight else programs
     stages = 3 if roomy and (key_bits > 0 or d <= 128) else 2
-    return DecodeConfig(warps, stages, max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs))
+    programs = max(1, programs // 2 if key_bits == 0 and (large or d > 128) else programs)
+    # Programs for exact pages end at once where each page has its own: one more fits.
+    return DecodeConfig(warps, stages, programs, programs + (0 < key_bits < 8))
 
 
 _MOST_PROGRAMS = 12  # a scratch has room for
+_TILE_LISTED, _TILE_DENSE = 64, 128  # parts of 128 dimensions that are merged together at most
 
 
-def _splits(programs: int, multiprocessors: int, kv_heads: int, own: int, capacity: int) -> int:
-    """Into how many runs a list is cut at most."""
-    return min(capacity, max(1, programs * multiprocessors // kv_heads - own))
+def _splits(programs: int, multiprocessors: int, kv_heads: int, own: int) -> int:
+    """Into how many runs a list is cut at most: the same for all lengths, so that one kernel serves them."""
+    return max(1, programs * multiprocessors // kv_heads - own)
 
 
 def make_scratch(
@@ -113,7 +117,7 @@ def make_scratch(
 ) -> DecodeScratch:
     """For calls with so many query tokens and rows of at most `capacity` listed pages."""
     multiprocessors = _card(torch.device(device))[1]
-    parts = EXACT_PROGRAMS + 2 * _splits(_MOST_PROGRAMS, multiprocessors, kv_heads, 0, capacity)
+    parts = EXACT_PROGRAMS + 2 * _splits(_MOST_PROGRAMS, multiprocessors, kv_heads, 0)
     queries = tokens * heads // kv_heads
     partial, maxima, totals = (
         torch.empty(kv_heads, parts, queries, *more, dtype=torch.float32, device=device) for more in ((d,), (), ())
@@ -157,8 +161,9 @@ def paged_decode(
     rows = max(8, triton.next_power_of_2(tokens * group))
     config = config or configuration(capability, key_bits, value_bits, d, rows)
     own = EXACT_PROGRAMS if packed else 0  # programs for exact pages of a packed cache
-    splits = _splits(config.programs, multiprocessors, kv_heads, own, scratch.capacity)
-    parts = own + splits * (2 if cold_bits else 1)
+    splits = _splits(config.programs, multiprocessors, kv_heads, own)
+    most = max(splits, _splits(config.most, multiprocessors, kv_heads, own))
+    parts = own + most * (2 if cold_bits else 1)
     if parts > scratch.partial.shape[1] or scratch.partial.shape[2] != tokens * group:
         raise ValueError(f"scratch: made for other shapes, need {parts} parts of {tokens * group} queries")
     pools: list[torch.Tensor | int | None] = []
@@ -170,7 +175,7 @@ def paged_decode(
     float32 = not inline or q.dtype == torch.float32 or kv.keys.dtype == torch.float32
     shared = {
         "GROUP": group, "TOKENS": tokens, "D": d, "DP": padded, "LISTED": lists is not None, "SPLITS": splits,
-        "EXACT_PROGRAMS": own, "LEAST": config.pages,
+        "MOST": most, "EXACT_PROGRAMS": own,
     }  # fmt: skip
     _split[(kv_heads, parts)](
         q, q.stride(0), q.stride(1), kv.keys, kv.keys.stride(0), kv.keys.stride(1), kv.values, kv.values.stride(0),
@@ -185,7 +190,7 @@ def paged_decode(
         SCAN=config.scan, num_warps=config.warps, num_stages=config.stages, maxnreg=_REGISTERS,
     )  # fmt: skip
     slots = triton.next_power_of_2(parts)
-    tile = min(slots, max(1, config.tile * 128 // padded))
+    tile = min(slots, max(1, (_TILE_DENSE if lists is None else _TILE_LISTED) * 128 // padded))
     blocks = min(_MASS_PROGRAMS, triton.cdiv(scratch.capacity, 512)) if mass is not None else 0
     merge_parts[(kv_heads, tokens * group + blocks)](
         scratch.partial, scratch.maxima, scratch.totals, scratch.page_sums if mass is not None else None,
@@ -199,12 +204,12 @@ def paged_decode(
 
 @triton.jit
 def _exact_entries(
-    q, keys, key_token, values, value_token, head, program, table, pages, count, length, scale, part, partial, maxima,
-    totals, page_sums, D: tl.constexpr, DP: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr,
+    q, keys, key_token, values, value_token, head, program, table, pages, first, last, length, scale, part, partial,
+    maxima, totals, page_sums, D: tl.constexpr, DP: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr,
     ROWS: tl.constexpr, LISTED: tl.constexpr, MASS: tl.constexpr, IEEE: tl.constexpr, EXACT_PROGRAMS: tl.constexpr,
     SCAN: tl.constexpr,
 ):  # fmt: skip
-    """Of a list's exact pages, each EXACT_PROGRAMS-th from number `program` on."""
+    """Of the exact pages among list entries `first` to `last` - 1, each EXACT_PROGRAMS-th from number `program` on."""
     CHUNK: tl.constexpr = 16
     QUERIES: tl.constexpr = GROUP * TOKENS
     dim = tl.arange(0, DP)
@@ -217,17 +222,17 @@ def _exact_entries(
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([DP, ROWS], tl.float32)
     seen = 0
-    for base in range(0, count, SCAN):
+    for base in range(first, last, SCAN):
         entries = base + tl.arange(0, SCAN)
         listed = entries
         if LISTED:
-            listed = tl.load(pages + entries, mask=entries < count, other=0)
-        exact = tl.load(table + listed, mask=entries < count, other=-1) >= 0
+            listed = tl.load(pages + entries, mask=entries < last, other=0)
+        exact = tl.load(table + listed, mask=entries < last, other=-1) >= 0
         number = seen + tl.cumsum(exact.to(tl.int32), 0) - 1
         seen += tl.sum(exact.to(tl.int32), 0)
-        mine = tl.where(exact & (number % EXACT_PROGRAMS == program), entries, count)
+        mine = tl.where(exact & (number % EXACT_PROGRAMS == program), entries, last)
         entry = tl.min(mine, 0)
-        while entry < count:
+        while entry < last:
             page = entry
             if LISTED:
                 page = tl.load(pages + entry)
@@ -242,7 +247,7 @@ def _exact_entries(
                 sums = sums * shrink + added
             if MASS:
                 store_page(page_sums, entry, maximum, sums, real, QUERIES, ROWS)
-            entry = tl.min(tl.where(mine > entry, mine, count), 0)
+            entry = tl.min(tl.where(mine > entry, mine, last), 0)
     store_part(acc, maximum, total, partial, maxima, totals, part, dim, valid, D, QUERIES, ROWS)
 
 
@@ -307,12 +312,12 @@ def _split(
     packed_pages, table, starts, ends, pages, length, scale, partial, maxima, totals, page_sums, capacity,
     partial_head, maxima_head,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, ROWS: tl.constexpr,
+    SPLITS: tl.constexpr, MOST: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, ROWS: tl.constexpr,
     KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, COLD_BITS: tl.constexpr, FLOAT8: tl.constexpr,
     IEEE: tl.constexpr, MASS: tl.constexpr, INLINE: tl.constexpr, KEY_UNITS: tl.constexpr,
     VALUE_UNITS: tl.constexpr, COLD_UNITS: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
-    """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then SPLITS runs of the list, then these again for cold pages."""
+    """Grid (kv_heads, parts). Parts: EXACT_PROGRAMS, then MOST runs of the list, then these again for cold pages."""
     head = tl.program_id(0)
     part = tl.program_id(1)
     length = tl.load(length).to(tl.int32)
@@ -331,7 +336,7 @@ def _split(
     if MASS:
         page_sums += wide * capacity * (GROUP * TOKENS)
     query = (q, q_token, q_head)
-    each = tl.maximum(tl.cdiv(count, SPLITS), LEAST)
+    each = run_length(count, SPLITS, MOST)
     if KEY_BITS == 0:
         first = part * each
         last = tl.minimum(first + each, count)
@@ -340,17 +345,24 @@ def _split(
                 query, keys, key_token, values, value_token, head, table, pages, first, last, length, scale, part,
                 partial, maxima, totals, page_sums, D, DP, GROUP, TOKENS, ROWS, LISTED, MASS, IEEE,
             )  # fmt: skip
-    elif part < EXACT_PROGRAMS:
-        _exact_entries(
-            query, keys, key_token, values, value_token, head, part, table, pages, count, length, scale, part, partial,
-            maxima, totals, page_sums, D, DP, GROUP, TOKENS, ROWS, LISTED, MASS, IEEE, EXACT_PROGRAMS,
-            SCAN,
-        )  # fmt: skip
     else:
-        first = (part - EXACT_PROGRAMS) % SPLITS * each
-        last = tl.minimum(first + each, count)
+        seeks = part < EXACT_PROGRAMS  # exact pages, in all of the list
+        first = tl.where(seeks, 0, (part - EXACT_PROGRAMS) % MOST * each)
+        last = tl.minimum(tl.where(seeks, tl.where(count <= MOST, 0, count), first + each), count)
         if first < last:
-            if part < EXACT_PROGRAMS + SPLITS:
+            exact = seeks
+            if count <= MOST:
+                page = first
+                if LISTED:
+                    page = tl.load(pages + first)
+                exact = (tl.load(table + page) >= 0) & (part < EXACT_PROGRAMS + MOST)
+            if exact:
+                _exact_entries(
+                    query, keys, key_token, values, value_token, head, tl.where(seeks, part, 0), table, pages, first,
+                    last, length, scale, part, partial, maxima, totals, page_sums, D, DP, GROUP, TOKENS, ROWS, LISTED,
+                    MASS, IEEE, EXACT_PROGRAMS, SCAN,
+                )  # fmt: skip
+            elif part < EXACT_PROGRAMS + MOST:
                 pool = (key_codes, key_scale, key_minimum, value_codes, value_scale, value_minimum)
                 strides = (
                     key_codes_head, key_scale_head, key_minimum_head, value_codes_head, value_scale_head,

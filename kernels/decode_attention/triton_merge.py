@@ -6,6 +6,8 @@
 import triton
 import triton.language as tl
 
+from kernels.decode_attention.triton_steps import run_length
+
 _LOWEST = tl.constexpr(-2e30)  # below every maximum of a part, and finite
 
 
@@ -29,7 +31,7 @@ def merge_parts(
     partial, maxima, totals, page_sums, capacity, partial_head, maxima_head, starts, ends, length, out, out_token,
     out_head, mass, mass_head, pages, weights,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, LISTED: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+    SPLITS: tl.constexpr, MOST: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
     COLD: tl.constexpr, ROTATED: tl.constexpr, BLOCK: tl.constexpr, MASS_PROGRAMS: tl.constexpr,
     QUERIES_PADDED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
@@ -46,8 +48,9 @@ def merge_parts(
     count = tl.cdiv(length, 64)
     if LISTED:
         count = tl.load(ends + head) - tl.load(starts + head)
-    written = tl.cdiv(count, tl.maximum(tl.cdiv(count, SPLITS), LEAST))
-    end = EXACT_PROGRAMS + (SPLITS if COLD else 0) + written
+    begin = tl.where(count <= MOST, EXACT_PROGRAMS, 0)
+    written = tl.cdiv(count, run_length(count, SPLITS, MOST))
+    end = EXACT_PROGRAMS + (MOST if COLD else 0) + written
     wide = head.to(tl.int64)
     partial += wide * partial_head
     maxima += wide * maxima_head
@@ -55,7 +58,7 @@ def merge_parts(
     if program < QUERIES:
         place = out + (program // GROUP) * out_token + (head * GROUP + program % GROUP) * out_head
         _merge_query(
-            partial, maxima, totals, program, written, end, place, D, DP, QUERIES, SPLITS, EXACT_PROGRAMS, TILE,
+            partial, maxima, totals, program, begin, written, end, place, D, DP, QUERIES, MOST, EXACT_PROGRAMS, TILE,
             ROTATED, BLOCK,
         )  # fmt: skip
     elif MASS_PROGRAMS > 0:
@@ -66,7 +69,7 @@ def merge_parts(
             if LISTED:
                 pages += tl.load(starts + head)
         if weight != 0:
-            here = _written(tl.arange(0, PARTS), written, end, SPLITS, EXACT_PROGRAMS)
+            here = _written(tl.arange(0, PARTS), begin, written, end, MOST, EXACT_PROGRAMS)
             _make_masses(
                 maxima, totals, here, page_sums, program - QUERIES, count, mass + wide * mass_head, pages, weight,
                 QUERIES, QUERIES_PADDED, PARTS, MASS_PROGRAMS, ADD, LISTED,
@@ -75,8 +78,8 @@ def merge_parts(
 
 @triton.jit
 def _merge_query(
-    partial, maxima, totals, query, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
-    SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, TILE: tl.constexpr, ROTATED: tl.constexpr,
+    partial, maxima, totals, query, begin, written, end, out, D: tl.constexpr, DP: tl.constexpr, QUERIES: tl.constexpr,
+    MOST: tl.constexpr, EXACT_PROGRAMS: tl.constexpr, TILE: tl.constexpr, ROTATED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row, TILE parts after the other: what these need is read at once."""
@@ -84,10 +87,10 @@ def _merge_query(
     acc = tl.zeros([DP], tl.float32)
     largest = tl.full([1], _LOWEST, tl.float32)
     gathered_total = tl.zeros([1], tl.float32)
-    for base in range(0, end, TILE):
+    for base in range(begin, end, TILE):
         part = base + tl.arange(0, TILE)
         row = part * QUERIES + query
-        some = _written(part, written, end, SPLITS, EXACT_PROGRAMS)
+        some = _written(part, begin, written, end, MOST, EXACT_PROGRAMS)
         maximum = tl.load(maxima + row, mask=some, other=float("-inf"))
         total = tl.load(totals + row, mask=some, other=0.0)
         gathered = tl.load(
@@ -137,5 +140,5 @@ def _make_masses(
 
 
 @triton.jit
-def _written(part, written, end, SPLITS: tl.constexpr, EXACT_PROGRAMS: tl.constexpr):
-    return (part < EXACT_PROGRAMS) | ((part < end) & ((part - EXACT_PROGRAMS) % SPLITS < written))
+def _written(part, begin, written, end, MOST: tl.constexpr, EXACT_PROGRAMS: tl.constexpr):
+    return (part >= begin) & ((part < EXACT_PROGRAMS) | ((part < end) & ((part - EXACT_PROGRAMS) % MOST < written)))

@@ -178,6 +178,12 @@ def between(number, low, high, SHAPE: tl.constexpr):
 
 
 @triton.jit
+def run_length(count, SPLITS: tl.constexpr, MOST: tl.constexpr):
+    """How many of a list's `count` entries each run has: one while MOST runs suffice, else what SPLITS runs share."""
+    return tl.where(count <= MOST, 1, tl.cdiv(count, SPLITS))
+
+
+@triton.jit
 def packed_part(
     q, kv, strides, head, table, pages, first, last, length, scale, low, high, part, partial, maxima, totals,
     page_sums, KEY_BITS: tl.constexpr, VALUE_BITS: tl.constexpr, FLOAT8: tl.constexpr, D: tl.constexpr,

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from kernels.block_index import PageLists
 from kernels.decode_attention import PAGE, PagedKv
-from kernels.decode_attention.triton import make_scratch, paged_decode
+from kernels.decode_attention.triton import DecodeConfig, make_scratch, paged_decode
 from kernels.kv_codec import (
     FORMATS,
     PackedPages,
@@ -200,6 +200,16 @@ def test_any_mixture(name, kinds, random):
     case = Case(random, name, 1, 64, 64 * len(kinds), kinds)
     case.check(queries(random, 2, 4, 64))
     case.check(queries(random, 1, 4, 64), [[0, 2]])
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("k4v4", "eppepe"), ("k3v3", "ecpcep"), ("bf16", "eeeeee")])
+def test_programs_that_take_one_page_or_more(name, kinds, random):
+    """Lists that are as long as there are programs, or longer. On a card with many multiprocessors: also shorter."""
+    few = DecodeConfig(warps=1, stages=2, programs=1, most=2 if name == "bf16" else 5)  # here 2 or 4 programs
+    case = Case(random, name, 1, 64, 64 * len(kinds) - 5, kinds)
+    q = queries(random, 1, 4, 64)
+    case.check(q, config=few)
+    case.check(q, [[0, 1, 3, 5]], config=few)
 
 
 def test_float32_queries_over_packed_pages(random):
