@@ -26,12 +26,13 @@ _LOG2_E = 1.4426950408889634
 @dataclass(frozen=True, slots=True)
 class Config:
     """`pages`: at a time. `programs`: at most, over all KV heads; a head's programs take turns at its pages.
-    `registers`: of a thread, at most."""
+    `registers`: of a thread, at most. `stages`: 2 to read pages ahead."""
 
     pages: int
     programs: int
     num_warps: int
     registers: int | None = None
+    stages: int = 2
 
 
 def configuration(head_dim: int, group: int, exact: bool) -> Config:
@@ -79,7 +80,7 @@ def score_pages_by_coarse_keys(
         GROUP=heads // kv_heads, COLUMNS=max(8, triton.next_power_of_2(heads // kv_heads)), DIM=d,
         WIDE=max(16, triton.next_power_of_2(d // 4)), ALL=max(16, triton.next_power_of_2(d)), PAGES=config.pages,
         PAGE_TOKENS=PAGE, PACKED=isinstance(_score_coarse, triton.JITFunction),
-        num_warps=config.num_warps, num_stages=1, maxnreg=config.registers,
+        num_warps=config.num_warps, num_stages=config.stages, maxnreg=config.registers,
     )  # fmt: skip
 
 
