@@ -52,7 +52,7 @@ SELECT_VARIANTS = [
 ]  # fmt: skip
 COARSE_VARIANTS = [
     coarse_scoring.Config(*each)
-    for each in ((8, 396, 4, 168), (4, 528, 4, None), (8, 1056, 4, 168), (8, 792, 4, 168), (8, 264, 8, None))
+    for each in ((8, 396, 4, 168, 1), (8, 396, 4, 168, 2), (8, 396, 4, 168, 3), (8, 264, 4, None, 3))
 ]
 FAILED: list[str] = []
 
@@ -249,9 +249,9 @@ class CoarseSelector:
 
 
 def time_coarse() -> list[str]:
-    table = ["coarse scores, us (GB/s)       " + "".join(f"{length // 1024:>10}k    " for length in LENGTHS)]
-    shown = "pages {0.pages}, programs {0.programs}, {0.num_warps} warps"
-    lines = {config: f"{shown.format(config):30} " for config in COARSE_VARIANTS}
+    table = [f"{'coarse scores, us (GB/s)':38}" + "".join(f"{length // 1024:>10}k    " for length in LENGTHS)]
+    shown = "pages {0.pages}, programs {0.programs}, {0.num_warps} warps, {0.stages} stages"
+    lines = {config: f"{shown.format(config):40} " for config in COARSE_VARIANTS}
     for length in LENGTHS:
         one = CoarseSelector(length)
         for config in COARSE_VARIANTS:
