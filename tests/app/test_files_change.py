@@ -19,25 +19,13 @@ from app.wiring import App
 from storage import Library, StorageError
 from tests.app.cli_runner import is_one_error, unabridged
 from tests.app.test_full_disk import QUESTIONS, SmallDisk, _greedy, _idle, ask, open_app, texts, until, with_file
-from tests.app.test_kills import write_files
-from tests.engine.tiny_models import make_model, save_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no open files")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_folder(make_model("llama", max_position=8192, layers=4), tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"), 1, 60)[0]
-
-
 @pytest.fixture
-def app(model: Path, tmp_path: Path) -> Iterator[App]:
-    with open_app(SmallDisk(tmp_path), model) as app:
+def app(tiny_model: Path, tmp_path: Path) -> Iterator[App]:
+    with open_app(SmallDisk(tmp_path), tiny_model) as app:
         yield app
 
 
@@ -65,8 +53,10 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_snapshots_that_go_while_the_app_runs_cost_no_answer(app: App, model: Path, file: Path, damage: str) -> None:
-    conversation = with_file(app, file)
+def test_snapshots_that_go_while_the_app_runs_cost_no_answer(
+    app: App, tiny_model: Path, notes: Path, damage: str
+) -> None:
+    conversation = with_file(app, notes)
     answer(app, conversation, QUESTIONS[0])
     assert app.snapshots.stats().rows
     job = ask(app, conversation, QUESTIONS[1])
@@ -90,8 +80,8 @@ def test_snapshots_that_go_while_the_app_runs_cost_no_answer(app: App, model: Pa
     assert again.answer == second.answer
 
 
-def test_a_library_deleted_in_the_middle_of_an_answer_is_put_back(app: App, model: Path, file: Path) -> None:
-    conversation = with_file(app, file)
+def test_a_library_deleted_in_the_middle_of_an_answer_is_put_back(app: App, tiny_model: Path, notes: Path) -> None:
+    conversation = with_file(app, notes)
     job = ask(app, conversation, QUESTIONS[0])
     until(job, "reading")
     delete(app.data_dir, "library.db*")
@@ -105,8 +95,8 @@ def test_a_library_deleted_in_the_middle_of_an_answer_is_put_back(app: App, mode
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_library_replaced_under_the_app_is_one_clear_sentence(app: App, file: Path, tmp_path: Path) -> None:
-    conversation = with_file(app, file)
+def test_a_library_replaced_under_the_app_is_one_clear_sentence(app: App, notes: Path, tmp_path: Path) -> None:
+    conversation = with_file(app, notes)
     answer(app, conversation, QUESTIONS[0])
     Library.open(tmp_path / "other").close()
     delete(app.data_dir, "library.db")
@@ -120,12 +110,12 @@ def test_a_library_replaced_under_the_app_is_one_clear_sentence(app: App, file: 
     assert len(texts(app, conversation)) == 2
 
 
-def test_a_clock_that_is_set_back_changes_nothing(app: App, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = with_file(app, file)
+def test_a_clock_that_is_set_back_changes_nothing(app: App, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = with_file(app, notes)
     expected = answer(app, first, QUESTIONS[0])
     past = time.time() - 10 * 365 * 86400
     monkeypatch.setattr(time, "time", lambda: past)
-    second = with_file(app, file)
+    second = with_file(app, notes)
     assert answer(app, second, QUESTIONS[0]) == expected
     assert answer(app, first, QUESTIONS[1])
     assert [role for role, _ in texts(app, first)] == ["user", "assistant"] * 2
@@ -137,7 +127,9 @@ def test_a_clock_that_is_set_back_changes_nothing(app: App, file: Path, monkeypa
     assert app.snapshots.stats().rows == rows
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_sentence(starter_model: Path, file: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_clear_sentence(
+    starter_model: Path, notes: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     mounted = os.geteuid() == 0
@@ -152,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_sentence(starter_model: Pa
     else:
         folder.chmod(0o500)
     try:
-        words = ("ask", file, "-q", QUESTIONS[0], "--passages", "--model", starter_model)
+        words = ("ask", notes, "-q", QUESTIONS[0], "--passages", "--model", starter_model)
         done = unabridged(*words, data_dir=folder)
         assert (done.returncode, is_one_error(done.stderr)) == (1, True), done.stderr
         assert "cannot be written" in done.stderr

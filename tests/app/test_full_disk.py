@@ -31,7 +31,6 @@ from storage import DiskFull, Library, StorageError, kvcache
 from storage.backup import find_damage
 from tests.app.cli_runner import is_one_error, unabridged
 from tests.app.test_kills import write_files
-from tests.engine.tiny_models import make_model, save_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no small disks and no file size limits on Windows")
 
@@ -105,16 +104,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_folder(make_model("llama", max_position=8192, layers=4), tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"), 1, 60)[0]
-
-
 def open_app(disk: SmallDisk, model: Path, **more: object) -> App:
     options = {"max_answer_tokens": 24, "threads": 1, "cache_quota": 10**9} | more
     app = App.open(Settings(data_dir=disk.folder / "data", model=str(model), **options))  # type: ignore[arg-type]
@@ -163,9 +152,9 @@ def right_answer(app: App, file: Path, question: str) -> TurnState:
     return ask(app, with_file(app, file), question).wait(120)
 
 
-def test_the_disk_fills_while_a_document_is_read(disk: SmallDisk, model: Path, file: Path) -> None:
-    with open_app(disk, model) as app:
-        conversation = with_file(app, file)
+def test_the_disk_fills_while_a_document_is_read(disk: SmallDisk, tiny_model: Path, notes: Path) -> None:
+    with open_app(disk, tiny_model) as app:
+        conversation = with_file(app, notes)
         job = ask(app, conversation, QUESTIONS[0])
         until(job, "reading")
         disk.fill()
@@ -178,9 +167,9 @@ def test_the_disk_fills_while_a_document_is_read(disk: SmallDisk, model: Path, f
         assert again.phase == "done", again.error
         app.snapshot_writer.flush()
         assert app.snapshots.verify() == []
-        assert again.answer == right_answer(app, file, QUESTIONS[1]).answer
+        assert again.answer == right_answer(app, notes, QUESTIONS[1]).answer
     sound(disk, conversation, list(QUESTIONS))
-    with open_app(disk, model) as app:  # what was stored is of use, and right
+    with open_app(disk, tiny_model) as app:  # what was stored is of use, and right
         restored = conversations.regenerate(app, conversation, reading="whole", sampling=_greedy()).wait(120)
         assert restored.stats is not None
         assert restored.stats.restored_tokens > 0
@@ -192,11 +181,11 @@ def _greedy() -> Sampling:
 
 
 def test_room_that_comes_back_before_the_answer_ends_loses_nothing(
-    disk: SmallDisk, model: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+    disk: SmallDisk, tiny_model: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.turn_work.STORE_EVERY_S", 0.0)
-    with open_app(disk, model) as app:
-        conversation = with_file(app, file)
+    with open_app(disk, tiny_model) as app:
+        conversation = with_file(app, notes)
         real, seen = app.library.update_message, []
 
         def full_for_a_while(id: str, **fields: object) -> object:
@@ -221,11 +210,11 @@ def test_room_that_comes_back_before_the_answer_ends_loses_nothing(
 
 
 def test_a_question_that_cannot_be_stored_is_not_accepted(
-    disk: SmallDisk, model: Path, file: Path, tmp_path: Path
+    disk: SmallDisk, tiny_model: Path, notes: Path, tmp_path: Path
 ) -> None:
     large = write_files(tmp_path, 2, 3000)[1]
-    with open_app(disk, model) as app:
-        conversation = with_file(app, file)
+    with open_app(disk, tiny_model) as app:
+        conversation = with_file(app, notes)
         before = texts(app, conversation)
         disk.fill()
         for _ in range(3):
@@ -242,11 +231,11 @@ def test_a_question_that_cannot_be_stored_is_not_accepted(
     sound(disk, conversation, list(QUESTIONS[:1]))
 
 
-def test_snapshots_leave_room_for_messages(disk: SmallDisk, model: Path, file: Path) -> None:
+def test_snapshots_leave_room_for_messages(disk: SmallDisk, tiny_model: Path, notes: Path) -> None:
     """A quota larger than the disk: KV stops in time, is whole as far as it goes, and the log is no larger later on."""
     if isinstance(disk, LimitedFiles):
         pytest.skip("a disk's free space is looked at, not a limit on files")
-    with open_app(disk, model) as app:
+    with open_app(disk, tiny_model) as app:
         talks = [with_file(app, one) for one in write_files(disk.folder, 3, 60)]
         (disk.folder / "filler").write_bytes(
             bytes(shutil.disk_usage(disk.folder).free - kvcache.KEPT_FREE_BYTES - 8 * 2**20)
@@ -285,10 +274,10 @@ def is_full_for_snapshots(error: AppError) -> bool:
     return "too little room" in error.message and "Free some space" in error.hint
 
 
-def test_a_snapshot_that_has_no_room_costs_no_answer(disk: SmallDisk, model: Path, file: Path) -> None:
+def test_a_snapshot_that_has_no_room_costs_no_answer(disk: SmallDisk, tiny_model: Path, notes: Path) -> None:
     """Only kvcache.db is full, also in the middle of a commit: the next one begins where the last sound row is."""
-    with open_app(disk, model) as app:
-        conversation = with_file(app, file)
+    with open_app(disk, tiny_model) as app:
+        conversation = with_file(app, notes)
         db = app.snapshots._file._writer
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 6}")
@@ -307,7 +296,7 @@ def test_a_snapshot_that_has_no_room_costs_no_answer(disk: SmallDisk, model: Pat
         last = ask(app, conversation, QUESTIONS[1]).wait(120)
         _idle(app)
         assert app.snapshot_writer.problem is None
-    with open_app(disk, model) as app:
+    with open_app(disk, tiny_model) as app:
         restored = conversations.regenerate(app, conversation, reading="whole", sampling=_greedy()).wait(120)
         assert restored.stats is not None
         assert restored.stats.restored_tokens > 0.8 * restored.stats.prompt_tokens
@@ -315,14 +304,14 @@ def test_a_snapshot_that_has_no_room_costs_no_answer(disk: SmallDisk, model: Pat
     sound(disk, conversation, [QUESTIONS[0], QUESTIONS[1]])
 
 
-def test_the_page_says_it(disk: SmallDisk, model: Path, file: Path) -> None:
+def test_the_page_says_it(disk: SmallDisk, tiny_model: Path, notes: Path) -> None:
     """What the page's backend raises is what its card shows, and the page goes on."""
     from ui.app_backend import AppBackend
     from ui.chat import _problem
 
-    with open_app(disk, model) as app:
+    with open_app(disk, tiny_model) as app:
         backend = AppBackend(app)
-        conversation = with_file(app, file)
+        conversation = with_file(app, notes)
         disk.fill()
         with pytest.raises(DiskFull) as caught:
             backend.ask(conversation, "word " * 8000, "whole", "")
@@ -338,22 +327,22 @@ def test_the_page_says_it(disk: SmallDisk, model: Path, file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_says_it(disk: SmallDisk, starter_model: Path, file: Path) -> None:
+def test_the_command_line_says_it(disk: SmallDisk, starter_model: Path, notes: Path) -> None:
     if isinstance(disk, LimitedFiles):
         pytest.skip("the limit holds for this process; see the test below")
-    words = ("ask", file, "-q", QUESTIONS[0], "--passages", "--model", starter_model)
+    words = ("ask", notes, "-q", QUESTIONS[0], "--passages", "--model", starter_model)
     for _ in range(2):  # with an empty folder, then with one in use
         disk.fill()
         done = disk.command(*words)
         assert (done.returncode, is_one_error(done.stderr)) == (1, True), done.stderr
         disk.free()
-        done = disk.command("ask", file, "--plan", "--json", "--model", starter_model)
+        done = disk.command("ask", notes, "--plan", "--json", "--model", starter_model)
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_the_command_line_under_a_limit_of_files(starter_model: Path, file: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "app.cli", "ask", file, "--data-dir", tmp_path / "data", "--model", starter_model]
+def test_the_command_line_under_a_limit_of_files(starter_model: Path, notes: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "app.cli", "ask", notes, "--data-dir", tmp_path / "data", "--model", starter_model]
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("UNABRIDGED_")}
 

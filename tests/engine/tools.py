@@ -23,8 +23,11 @@ from engine import (
 from engine.cache import PAGE, KvCache
 from engine.cache import Sequence as KvSequence
 from engine.decode import decode_token
+from engine.patterns import Sparsity
 from engine.prefill import prefill_chunk
 from tests.engine.tiny_models import make_model, save_folder
+
+SPARSE_STEPS = Sparsity(budget=512, ratio=0.0, reading_budget=1024, crossover=0)
 
 
 def tiny_engine(folder: Path, family: str = "llama", *, model: Any = None, **config: Any) -> Engine:
