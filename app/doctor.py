@@ -278,6 +278,7 @@ def _room(models: Models, settings: Settings, found: _Found) -> str:
     if found.profile is None:
         raise RuntimeError("there is no profile")
     from app.wiring import engine_config
+    from engine.kv_memory import format_key
     from engine.load import kept_scorers
     from engine.profiles import estimated_context
     from engine.weights import open_model
@@ -286,7 +287,8 @@ def _room(models: Models, settings: Settings, found: _Found) -> str:
     config = engine_config(settings, info)
     with open_model(config.model) as source:
         found.largest_context = estimated_context(config, found.profile, source.config, kept_scorers(config))
-    return f"{found.largest_context:,} tokens of {info.name} fit with KV {config.kv_format} (estimate)"
+        kept = format_key(source.config, config.kv_format, config.wide_key_layers)
+    return f"{found.largest_context:,} tokens of {info.name} fit with KV {kept} (estimate)"
 
 
 def _generation(models: Models, settings: Settings) -> str:

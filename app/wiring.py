@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.document_tokens import DocumentTokens
 from app.errors import WrongUse, as_app_error
-from app.gates import gates_for
+from app.gates import calibrated
 from app.jobs import EngineService
 from app.keeping import Leaving
 from app.model_face import ModelFace, open_face
@@ -206,8 +206,8 @@ def engine_config(settings: Settings, model: ModelInfo) -> EngineConfig:
         prefill_chunk=settings.prefill_chunk,
         threads=settings.threads,
         sparsity=sparsity_of(settings),
-        gates=gates_for(settings.data_dir, model),
         evidence=settings.evidence,
+        **calibrated(settings.data_dir, model),
     )
 
 

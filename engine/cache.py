@@ -16,7 +16,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.kv_memory import PAGE, SCORERS, KvMemory
+from engine.kv_memory import PAGE, SCORERS, KvMemory, format_key
 from engine.pages import PagePool, runs
 from engine.patterns import Scorer
 from kernels import triton_jit
@@ -61,7 +61,8 @@ class KvCache:
     """All KV memory of an engine, and the operations on sequences.
 
     `pages`: capacity in KV pages. In packed formats so many packed pages, `exact_pages` that are not packed (yet), and
-    `cold_pages` that are demoted. `heads`: for each layer how many KV heads the cache is for, by default all.
+    `cold_pages` that are demoted. `heads`: for each layer how many KV heads the cache is for, by default all. `wide`:
+    layers that keep 8-bit keys in formats with fewer. `format`: what its pages hold, as `format_key` names it.
     ValueError for cold pages of a format whose values cannot be demoted.
     """
 
@@ -75,9 +76,11 @@ class KvCache:
         scorers: SequenceOf[Scorer] = SCORERS,
         cold_pages: int = 0,
         heads: SequenceOf[int] | None = None,
+        wide: SequenceOf[int] = (),
     ) -> None:
         self.model, self.kv_format, self.device = model, kv_format, torch.device(device)
-        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers, cold_pages, heads)
+        self.wide, self.format = tuple(wide), format_key(model, kv_format, wide)
+        self.memory = KvMemory(model, kv_format, pages, exact_pages, self.device, scorers, cold_pages, heads, wide)
         self.packs, self.dtype = self.memory.packs, self.memory.dtype
         self.exact = PagePool(exact_pages if self.packs else pages)
         self.packed = PagePool(pages if self.packs else 0)

@@ -28,6 +28,14 @@ def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+def check_layers(field: str, layers: object, count: int | None = None) -> None:
+    """ValueError unless `layers` is a tuple of layer numbers, ascending, below `count`; None takes any."""
+    need = "layers in ascending order" + (f", from 0 to {count - 1}" if count is not None else ", from 0 on")
+    ok = isinstance(layers, tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in layers)
+    ok = ok and list(layers) == sorted(set(layers)) and all(n >= 0 and (count is None or n < count) for n in layers)
+    _need(ok, field, layers, need)
+
+
 def _finite(value: object, above: float) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > above
 
@@ -151,8 +159,9 @@ class EngineConfig:
     int4, for decode alone; on a card of bf16, fp8 and int4, for prefill too. `sparsity`: how sparse the
     modes balanced and fast are. `scorers`: more ways to judge KV pages (names or own scorers) whose summaries are to
     be kept, beside those of `sparsity` and of the named patterns known when the engine is loaded. `gates`: [layers]
-    [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`. `evidence`: with each
-    token comes where the model looked (`Token.looked`).
+    [kv_heads], from 0 to 1 (engine.gates); KV heads whose gate is low stream, except in `exact`. `wide_key_layers`:
+    layers, ascending from 0, whose keys keep 8 bits in KV formats that give them fewer, beside the first and last two.
+    `evidence`: with each token comes where the model looked (`Token.looked`).
     """
 
     model: Path
@@ -168,6 +177,7 @@ class EngineConfig:
     sparsity: Sparsity = field(default_factory=Sparsity)
     scorers: tuple[Any, ...] = ()
     gates: tuple[tuple[float, ...], ...] | None = None
+    wide_key_layers: tuple[int, ...] = ()
     evidence: bool = False
 
     def __post_init__(self) -> None:
@@ -177,6 +187,7 @@ class EngineConfig:
             _need(value is None or _positive(value), name, value, "a positive whole number or None")
         for name, choices in (("kv_format", get_args(KvFormat)), ("decode_weights", get_args(DecodeWeights))):
             _need(getattr(self, name) in choices, name, getattr(self, name), "one of " + ", ".join(choices))
+        check_layers("wide_key_layers", self.wide_key_layers)
         _need(isinstance(self.evidence, bool), "evidence", self.evidence, "True or False")
         _need(isinstance(self.sparsity, Sparsity), "sparsity", self.sparsity, "a Sparsity")
         for score in self.scorers:

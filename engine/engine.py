@@ -58,7 +58,11 @@ class Engine:
         self.context = loaded.context
         self.kv_format = config.kv_format
         self.kv_bytes_per_token = bytes_per_token(
-            self.model, config.kv_format, loaded.scorers, loaded.cache.memory.heads
+            self.model,
+            config.kv_format,
+            loaded.scorers,
+            loaded.cache.memory.heads,
+            wide=config.wide_key_layers,
         )
         self.kv_capacity_tokens = loaded.capacity
         self.prefill_chunk = loaded.chunk
@@ -270,7 +274,7 @@ def _fingerprint(config: EngineConfig, loaded: LoadedModel) -> str:
     split = cache.split if isinstance(cache, TwoPoolCache) else None
     facts = {
         "weights": loaded.source_fingerprint,
-        "kv_format": config.kv_format,
+        "kv_format": cache.format,
         "rope": hashlib.sha256(rope.inv_freq.cpu().numpy().tobytes()).hexdigest(),
         "rope_amplitude": rope.amplitude,
         "chunk": loaded.chunk,

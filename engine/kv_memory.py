@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, check_layers
 from engine.patterns import CoarseKeys, Scorer, summary_layout
 from kernels import cpu_jit
 from kernels.append_kv import append_kv
@@ -70,29 +70,47 @@ def bytes_per_token(
     scorers: SequenceOf[Scorer] = SCORERS,
     heads: SequenceOf[int] | None = None,
     demoted: bool = False,
+    wide: SequenceOf[int] = (),
 ) -> int:
     """KV bytes that one token of a long sequence takes, with scales and summaries.
 
-    `heads`: for each layer the KV heads that keep it, by default all. `demoted`: with demoted values.
+    `heads`: for each layer the KV heads that keep it, by default all. `demoted`: with demoted values. `wide`: layers
+    with 8-bit keys, as in `layer_formats`.
     """
     d, heads = model.head_dim, heads or [model.kv_heads] * model.layers
     if kv_format in EXACT_DTYPES:
         pages = [2 * PAGE * d * EXACT_DTYPES[kv_format].itemsize] * model.layers
     else:
-        formats = [layer_format(kv_format, layer, model.layers) for layer in range(model.layers)]
-        formats = demoted_formats(model, kv_format) if demoted else formats
+        formats = demoted_formats(model, kv_format, wide) if demoted else layer_formats(model, kv_format, wide)
         pages = [bytes_per_page(fmt, d) for fmt in formats]
     layouts = [part for layout in _layouts(scorers, d).values() for part in layout]
     summaries = sum(dtype.itemsize * math.prod(shape) for shape, dtype in layouts)
     return -(-sum(count * (page + summaries) for count, page in zip(heads, pages)) // PAGE)
 
 
-def demoted_formats(model: ModelConfig, kv_format: str) -> list[PackedFormat]:
+def layer_formats(model: ModelConfig, kv_format: str, wide: SequenceOf[int] = ()) -> list[PackedFormat]:
+    """What each layer's pages are packed as, nothing in exact formats. `wide`: layers that keep 8-bit keys."""
+    check_layers("wide_key_layers", wide, model.layers)
+    if kv_format in EXACT_DTYPES:
+        return []
+    return [layer_format(kv_format, layer, model.layers, wide) for layer in range(model.layers)]
+
+
+def format_key(model: ModelConfig, kv_format: str, wide: SequenceOf[int] = ()) -> str:
+    """Names what pages hold: two caches of a model read the same bytes alike if and only if theirs are equal.
+
+    The format's name, with those of the layers in `wide` to which it makes a difference.
+    """
+    usual, formats = layer_formats(model, kv_format), layer_formats(model, kv_format, wide)
+    wider = [str(layer) for layer, (a, b) in enumerate(zip(usual, formats)) if a != b]
+    return f"{kv_format} with 8-bit keys in {','.join(wider)}" if wider else kv_format
+
+
+def demoted_formats(model: ModelConfig, kv_format: str, wide: SequenceOf[int] = ()) -> list[PackedFormat]:
     """What each layer's pages become when their values are demoted; nothing where a format has none to demote."""
     if kv_format not in FORMATS or FORMATS[kv_format].float8 or FORMATS[kv_format].value_bits <= DEMOTED_BITS:
         return []
-    formats = (layer_format(kv_format, layer, model.layers) for layer in range(model.layers))
-    return [PackedFormat(fmt.key_bits, DEMOTED_BITS) for fmt in formats]
+    return [PackedFormat(fmt.key_bits, DEMOTED_BITS) for fmt in layer_formats(model, kv_format, wide)]
 
 
 def _layouts(scorers: SequenceOf[Scorer], d: int) -> dict[str, list[tuple[tuple[int, ...], torch.dtype]]]:
@@ -104,7 +122,8 @@ class KvMemory:
     """`pages` of the format; for packed formats `pages` packed ones and `exact_pages` that are not packed (yet).
 
     `heads`: for each layer how many KV heads it is for, by default all of the model's; then [layers, kv_heads] below
-    becomes [1, all of these heads], and `of_layer` tells layers apart.
+    becomes [1, all of these heads], and `of_layer` tells layers apart. `wide`: layers that keep 8-bit keys in formats
+    with fewer.
     `keys` and `values`: the exact pool, [layers, kv_heads, slots, d]. `packed`: for each layer its packed pool. Where
     there is one, values are rotated, in exact pages too. `cold`: for each layer its pool of `cold_pages` whose values
     were demoted; packed pages and these are numbered together, `packed_pages` being the first of these.
@@ -122,6 +141,7 @@ class KvMemory:
         scorers: SequenceOf[Scorer],
         cold_pages: int = 0,
         heads: SequenceOf[int] | None = None,
+        wide: SequenceOf[int] = (),
     ) -> None:
         layers, d = model.layers, model.head_dim
         self.heads = list(heads) if heads is not None else [model.kv_heads] * layers
@@ -134,9 +154,9 @@ class KvMemory:
         self.packed_pages = pages if self.packs else 0
         self.keys = torch.empty(*shape, self.exact_pages * PAGE, d, dtype=self.dtype, device=device)
         self.values = torch.empty_like(self.keys)
-        self.formats = [layer_format(kv_format, layer, layers) for layer in range(layers)] if self.packs else []
+        self.formats = layer_formats(model, kv_format, wide)
         self.packed = [empty_pages(fmt, (n, pages), d, device) for n, fmt in zip(self.heads, self.formats)]
-        self.cold_formats = demoted_formats(model, kv_format) if cold_pages else []
+        self.cold_formats = demoted_formats(model, kv_format, wide) if cold_pages else []
         if cold_pages and not self.cold_formats:
             raise ValueError(f"cold_pages: got {cold_pages}, need 0 for {kv_format}, whose values cannot be demoted")
         self.cold = [empty_pages(fmt, (n, cold_pages), d, device) for n, fmt in zip(self.heads, self.cold_formats)]

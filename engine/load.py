@@ -11,7 +11,7 @@ import torch
 from engine.cache import PAGE, KvCache, Sequence
 from engine.card_weights import pack_for_card, pack_head, pack_layer
 from engine.chat_template import ChatTemplate
-from engine.config import EngineConfig, ModelConfig
+from engine.config import EngineConfig, ModelConfig, check_layers
 from engine.decode import decode_token
 from engine.errors import UnsupportedModelError
 from engine.evidence import retrieval_weights
@@ -88,6 +88,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
                 f"{model.head_dim}.",
                 "Use the KV format bf16.",
             )
+        check_layers("wide_key_layers", config.wide_key_layers, model.layers)
         context, rope = resolve_context(config, model, profile.device)
         tokenizer = Tokenizer(source.tokenizer_source)
         template = ChatTemplate(source.tokenizer_source.chat_template or "", tokenizer.special_tokens)
@@ -101,9 +102,10 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     scorers = kept_scorers(config)
     sizes = kv_sizes(config, model, context, profile.device, scorers)
     split, pools = head_split(config), (model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers)
-    cache = KvCache(*pools, sizes.cold)
+    wide = config.wide_key_layers
+    cache = KvCache(*pools, sizes.cold, wide=wide)
     if split is not None:
-        cache = TwoPoolCache(*pools, sizes.cold, split=split, window_pages=sizes.window)
+        cache = TwoPoolCache(*pools, sizes.cold, split=split, window_pages=sizes.window, wide=wide)
     device_name = "cpu" if on_cpu else torch.cuda.get_device_name(profile.device)
     graphs = None if on_cpu else make_graphs(decoder, cache, config, context, lambda share: progress("kernels", share))
     progress("ready", 1.0)
@@ -199,7 +201,7 @@ def _weights_for_card(
     and unpacked weights do not fit at once."""
     model, free = source.config, free_memory(profile.device)
     chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device, profile.largest_chunk)
-    token = bytes_per_token(model, config.kv_format, kept_scorers(config))
+    token = bytes_per_token(model, config.kv_format, kept_scorers(config), wide=config.wide_key_layers)
     name, reason = profile.weights, "asked for"
     if config.decode_weights == "auto":
         name, reason = weights_for(model, profile.weights, profile.memory_limit)

@@ -113,7 +113,7 @@ def capacity_tokens(
         return config.kv_capacity_tokens
     split, chunk = head_split(config), config.prefill_chunk or prefill_chunk_tokens(model, device)
     heads = split.heads(False) if split else None
-    token = bytes_per_token(model, config.kv_format, scorers, heads)
+    token = bytes_per_token(model, config.kv_format, scorers, heads, wide=config.wide_key_layers)
     budget = _kv_budget(config, model, device, chunk, free)
     if config.kv_format not in EXACT_DTYPES:
         exact = bytes_per_token(model, "bf16", scorers, heads)
@@ -193,8 +193,11 @@ def kv_sizes(
     may_demote = torch.device(device).type == "cpu" or config.context is not None
     if wanted > pages and may_demote and demoted_formats(model, config.kv_format):
         heads = split.heads(False) if split else None
-        token, exact = (bytes_per_token(model, name, scorers, heads) for name in (config.kv_format, "bf16"))
-        demoted = bytes_per_token(model, config.kv_format, scorers, heads, demoted=True)
+        wide = config.wide_key_layers
+        token, demoted = (
+            bytes_per_token(model, config.kv_format, scorers, heads, cold, wide) for cold in (False, True)
+        )
+        exact = bytes_per_token(model, "bf16", scorers, heads)
         if config.kv_capacity_tokens is None:
             work = _workspace(model, device)
             token, demoted = token + -(-exact // _exact_share(device)) + work, demoted + work
@@ -219,7 +222,8 @@ def estimated_context(config: EngineConfig, profile: Profile, model: ModelConfig
     context = config.context or model.native_context
     chunk = config.prefill_chunk or prefill_chunk_tokens(model, profile.device, profile.largest_chunk)
     config = replace(config, prefill_chunk=chunk)
-    token, weights = bytes_per_token(model, config.kv_format, scorers), profile.weights
+    token = bytes_per_token(model, config.kv_format, scorers, wide=config.wide_key_layers)
+    weights = profile.weights
     if profile.device != "cpu" and config.decode_weights == "auto":
         weights = weights_for(model, weights, profile.memory_limit)[0]
     check_weights(model, weights, profile.memory_limit, f"profile {profile.name} here", token, chunk)

@@ -169,7 +169,7 @@ def _shape(cache: KvCache) -> dict[str, object]:
     model = cache.model
     return {
         "version": VERSION,
-        "format": cache.kv_format,
+        "format": cache.format,
         "layers": model.layers,
         "kv_heads": model.kv_heads,
         "head_dim": model.head_dim,

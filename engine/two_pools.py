@@ -72,8 +72,9 @@ class TwoPoolCache(KvCache):
         *,
         split: HeadSplit,
         window_pages: int,
+        wide: SequenceOf[int] = (),
     ) -> None:
-        super().__init__(model, kv_format, pages, exact_pages, device, scorers, cold_pages, split.heads(False))
+        super().__init__(model, kv_format, pages, exact_pages, device, scorers, cold_pages, split.heads(False), wide)
         self.split = split
         self.heads = [split.index(layer, model.heads // model.kv_heads, self.device) for layer in range(model.layers)]
         exact = kv_format if kv_format in EXACT_DTYPES else "bf16"

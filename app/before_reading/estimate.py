@@ -107,7 +107,7 @@ def _guess(app: App) -> float:
     return 2 * app.model.parameters / per_second
 
 
-_shapes: dict[tuple[str, str], int] = {}
+_shapes: dict[tuple[str, str, tuple[int, ...]], int] = {}
 
 
 def _bytes_from_shapes(app: App) -> int:
@@ -116,10 +116,12 @@ def _bytes_from_shapes(app: App) -> int:
     from engine.weights import open_model
 
     config = _engine_config(app)
-    key = (str(config.model), config.kv_format)
+    key = (str(config.model), config.kv_format, config.wide_key_layers)
     if key not in _shapes:
         with open_model(config.model) as source:
-            _shapes[key] = bytes_per_token(source.config, config.kv_format, kept_scorers(config))
+            _shapes[key] = bytes_per_token(
+                source.config, config.kv_format, kept_scorers(config), wide=config.wide_key_layers
+            )
     return _shapes[key]
 
 

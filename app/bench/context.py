@@ -14,10 +14,18 @@ _RECENT_PAGES = 3  # packed formats keep so many at the end, and the sink page, 
 _SPARE_PAGES = 8
 
 
-def make_cache(model: ModelConfig, kv_format: str, tokens: int, device: torch.device, chunk: int = 0) -> KvCache:
-    """Room for a sequence of `tokens`, and for chunks of `chunk` in packed formats."""
+def make_cache(
+    model: ModelConfig,
+    kv_format: str,
+    tokens: int,
+    device: torch.device,
+    chunk: int = 0,
+    wide: tuple[int, ...] = (),
+) -> KvCache:
+    """Room for a sequence of `tokens`, and for chunks of `chunk` in packed formats. `wide`: layers with 8-bit keys."""
     pages = -(-tokens // PAGE) + _SPARE_PAGES
-    return KvCache(model, kv_format, pages, _RECENT_PAGES + 1 + _SPARE_PAGES + chunk // PAGE, str(device), SCORERS)
+    exact = _RECENT_PAGES + 1 + _SPARE_PAGES + chunk // PAGE
+    return KvCache(model, kv_format, pages, exact, str(device), SCORERS, wide=wide)
 
 
 def filled(cache: KvCache, tokens: int) -> Sequence:

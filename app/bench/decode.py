@@ -44,11 +44,16 @@ class TpotRow:
 
 
 def measure_tpot(
-    decoder: Decoder, kv_format: str, length: int, modes: list[str], sparsity: Sparsity | None = None
+    decoder: Decoder,
+    kv_format: str,
+    length: int,
+    modes: list[str],
+    sparsity: Sparsity | None = None,
+    wide: tuple[int, ...] = (),
 ) -> list[TpotRow]:
     """One cache, all `modes` over it."""
     room = length + (STEPS + _WARM_UP + 4) * (len(modes) + 1)
-    cache = make_cache(decoder.config, kv_format, room, decoder.embed.device)
+    cache = make_cache(decoder.config, kv_format, room, decoder.embed.device, wide=wide)
     graphs = GraphDecoder(decoder, cache, SCORERS[0], room)
     graphs.capture()
     sequence = filled(cache, length)

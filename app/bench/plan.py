@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.config import check_layers
 from engine.random_weights import SHAPES
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
@@ -12,7 +13,8 @@ WHAT = ("tpot", "ttft", "restore", "torch", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure on one shape with one kind of weights. `peer_seconds`: for transformers, in all."""
+    """What to measure on one shape with one kind of weights. `peer_seconds`: for transformers, in all.
+    `wide_key_layers`: as in EngineConfig."""
 
     shape: str
     weights: str
@@ -22,6 +24,7 @@ class BenchPlan:
     formats: tuple[str, ...]
     chunk: int | None = None
     peer_seconds: float = 60
+    wide_key_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field, names in (("what", WHAT), ("modes", ("exact", "balanced", "fast"))):
@@ -31,6 +34,7 @@ class BenchPlan:
         for field, value, names in (("shape", self.shape, SHAPES), ("weights", self.weights, WEIGHT_BYTES)):
             if value not in names:
                 raise ValueError(f"{field}: got {value!r}, need {', '.join(names)}")
+        check_layers("wide_key_layers", self.wide_key_layers, SHAPES[self.shape].layers)
         wrong_length = [length for length in self.lengths if length < 128 or length % 64]
         if wrong_length:
             raise ValueError(f"lengths: got {wrong_length[0]}, need multiples of 64 from 128")

@@ -33,12 +33,18 @@ class TtftRow:
 
 
 def measure_ttft(
-    decoder: Decoder, kv_format: str, length: int, mode: str, chunk: int, sparsity: Sparsity | None = None
+    decoder: Decoder,
+    kv_format: str,
+    length: int,
+    mode: str,
+    chunk: int,
+    sparsity: Sparsity | None = None,
+    wide: tuple[int, ...] = (),
 ) -> TtftRow:
     """After a short prompt that warms up; the cache is made beforehand, as it is when an app has loaded its model."""
     sparsity = sparsity or Sparsity()
     device, config = decoder.embed.device, decoder.config
-    cache = make_cache(config, kv_format, length + chunk, device, chunk)
+    cache = make_cache(config, kv_format, length + chunk, device, chunk, wide)
     graphs = GraphDecoder(decoder, cache, SCORERS[0], length + chunk)
     graphs.capture()
     ids = torch.randint(0, config.vocab_size, (length,), generator=torch.Generator().manual_seed(2)).tolist()

@@ -74,10 +74,11 @@ def measure_restore(
     device: torch.device,
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    wide: tuple[int, ...] = (),
 ) -> list[RestoreRow]:
     """`length`: tokens, a multiple of 64. `folder`: on the disk to be measured, by default the system's for temporary
-    files. RuntimeError if what was restored is not what was stored."""
-    cache = make_cache(shape, kv_format, length, device)
+    files. `wide`: layers with 8-bit keys. RuntimeError if what was restored is not what was stored."""
+    cache = make_cache(shape, kv_format, length, device, wide=wide)
     with tempfile.TemporaryDirectory(dir=folder, prefix="unabridged-bench-") as inside:
         written = write_random(cache, length, Path(inside))
         reader = Reader(cache, written)
@@ -167,7 +168,7 @@ class Reader:
 
 
 def blocks_of(cache: KvCache) -> Blocks:
-    return Blocks(block_pages(bytes_per_token(cache.model, cache.kv_format)), cache.packs)
+    return Blocks(block_pages(bytes_per_token(cache.model, cache.kv_format, wide=cache.wide)), cache.packs)
 
 
 def samples_of(cache: KvCache, sequence: Sequence, tokens: int) -> dict[int, str]:

@@ -83,6 +83,7 @@ def as_json(plan: BenchPlan, device: str, limits: Limits, rows: Iterable[Row]) -
         "device": device,
         "shape": plan.shape,
         "weights": plan.weights,
+        "wide_key_layers": plan.wide_key_layers,
         "limits": {"read_bytes_per_s": limits.read, "bf16_flop_per_s": limits.multiply},
         "rows": [asdict(row) for row in rows],
     }

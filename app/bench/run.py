@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def _rows(
                     )
                 for mode in plan.modes if "ttft" in plan.what else ():
                     progress(f"First token: {length} tokens of {name}, {mode}")
-                    part = _ttfts(decoder, name, length, mode, chunk, sparsity, model, limits)
+                    part = _ttfts(plan, decoder, name, length, mode, chunk, sparsity, model, limits)
                     for row in _told("ttft", name, length, part):
                         done.append(row)
                         yield row
@@ -72,7 +73,7 @@ def _rows(
             for name in plan.formats:
                 progress(f"Restoring: {length} tokens of {name}, written first")
                 yield from _told(
-                    "restore", name, length, _restores(model, name, length, device, folder, done, progress)
+                    "restore", name, length, _restores(plan, model, name, length, device, folder, done, progress)
                 )
     if "transformers" in plan.what:
         yield from _told("transformers", "bf16", max(plan.lengths), _transformers(plan, model, limits, progress))
@@ -101,11 +102,12 @@ def _tpots(
     sparsity: Sparsity | None,
 ) -> Iterator[Row]:
     progress(f"Time per token: {length} tokens of {kv_format}")
-    for row in measure_tpot(decoder, kv_format, length, list(plan.modes), sparsity):
+    for row in measure_tpot(decoder, kv_format, length, list(plan.modes), sparsity, plan.wide_key_layers):
         yield _tpot(row, plan, model, limits)
 
 
 def _ttfts(
+    plan: BenchPlan,
     decoder: Decoder,
     kv_format: str,
     length: int,
@@ -115,10 +117,12 @@ def _ttfts(
     model: ModelConfig,
     limits: Limits,
 ) -> Iterator[Row]:
-    yield _ttft(measure_ttft(decoder, kv_format, length, mode, chunk, sparsity), model, limits)
+    row = measure_ttft(decoder, kv_format, length, mode, chunk, sparsity, plan.wide_key_layers)
+    yield _ttft(row, model, limits)
 
 
 def _restores(
+    plan: BenchPlan,
     model: ModelConfig,
     kv_format: str,
     length: int,
@@ -127,7 +131,7 @@ def _restores(
     before: list[Row],
     progress: Progress,
 ) -> Iterator[Row]:
-    for row in measure_restore(model, kv_format, length, device, folder, progress):
+    for row in measure_restore(model, kv_format, length, device, folder, progress, plan.wide_key_layers):
         yield _restore(row, before)
 
 
@@ -136,7 +140,7 @@ def _torch_attention(
 ) -> Iterator[Row]:
     progress(f"Torch's attention in our engine: {length} tokens")
     spent = torch_tpot(decoder, length)
-    share = _least_step(plan.weights, model, limits, length, "bf16", 1.0) / spent
+    share = _least_step(plan, model, limits, length, "bf16", 1.0) / spent
     yield Row("tpot", "exact", "bf16", length, spent, "ms", share, 1.0, device_ms=spent, by=TORCH, note="device alone")
     torch.cuda.empty_cache()
     row = torch_ttft(decoder, length, chunk)
@@ -154,22 +158,22 @@ def _transformers(plan: BenchPlan, model: ModelConfig, limits: Limits, progress:
         yield Row("ttft", "exact", "bf16", max(plan.lengths), None, "s", by=name, note="not installed")
         return
     for row in measure_transformers(model, plan.lengths, plan.peer_seconds, progress, torch.device("cuda")):
-        yield from _peer(row, model, limits, name)
+        yield from _peer(row, plan, model, limits, name)
 
 
-def _peer(row: PeerRow, model: ModelConfig, limits: Limits, name: str) -> Iterator[Row]:
+def _peer(row: PeerRow, plan: BenchPlan, model: ModelConfig, limits: Limits, name: str) -> Iterator[Row]:
     note = row.note or "bf16 weights"
     share = None if row.ttft_s is None else _least_prompt(model, limits, row.length) / row.ttft_s
     yield Row(
         "ttft", "exact", "bf16", row.length, row.ttft_s, "s", share, 1.0, peak_gib=row.peak_gib, by=name, note=note
     )
-    least = _least_step("bf16", model, limits, row.length, "bf16", 1.0)
+    least = _least_step(replace(plan, weights="bf16"), model, limits, row.length, "bf16", 1.0)
     share = None if row.tpot_ms is None else least / row.tpot_ms
     yield Row("tpot", "exact", "bf16", row.length, row.tpot_ms, "ms", share, 1.0, by=name, note=note)
 
 
 def _tpot(row: TpotRow, plan: BenchPlan, model: ModelConfig, limits: Limits) -> Row:
-    least = _least_step(plan.weights, model, limits, row.length, row.kv_format, row.read_share)
+    least = _least_step(plan, model, limits, row.length, row.kv_format, row.read_share)
     return Row(
         "tpot", row.mode, row.kv_format, row.length, row.tpot_ms, "ms", least / row.tpot_ms, row.read_share,
         row.kernels, row.step_ms, compiles=row.compiles,
@@ -197,11 +201,12 @@ def _restore(row: RestoreRow, before: list[Row]) -> Row:
 
 
 def _least_step(
-    weights: str, model: ModelConfig, limits: Limits, length: int, kv_format: str, read_share: float
+    plan: BenchPlan, model: ModelConfig, limits: Limits, length: int, kv_format: str, read_share: float
 ) -> float:
     """Milliseconds that reading the weights and so much of the KV takes."""
     matrices = _matrices(model) - model.vocab_size * model.hidden_size  # the embedding gives one row
-    read = matrices * WEIGHT_BYTES[weights] + read_share * length * bytes_per_token(model, kv_format)
+    token = bytes_per_token(model, kv_format, wide=plan.wide_key_layers)
+    read = matrices * WEIGHT_BYTES[plan.weights] + read_share * length * token
     return 1000 * read / limits.read
 
 

@@ -41,6 +41,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser.add_argument("--what", default="tpot,ttft", metavar="LIST", help="tpot, ttft, restore, torch, transformers")
     parser.add_argument("--modes", default="exact,balanced", metavar="LIST", help="exact, balanced, fast")
     parser.add_argument("--formats", default="bf16", metavar="LIST", help="KV formats")
+    parser.add_argument("--wide-keys", default="", metavar="LIST", help="layers with 8-bit keys in any format (none)")
     parser.add_argument("--peer-seconds", default=60.0, type=float, metavar="N", help="for transformers, in all (60)")
     parser.add_argument("--out", metavar="DIR", help="folder for bench.json, bench.csv and bench.png")
     parser.add_argument("--plot", metavar="FILE", help="measure nothing: draw an earlier bench.json beside it")
@@ -100,6 +101,7 @@ def _plan(args: argparse.Namespace) -> BenchPlan:
         return BenchPlan(
             args.shape, args.weights, tuple(map(parse_length, _list(args.lengths))), _list(args.what),
             _list(args.modes), _list(args.formats), peer_seconds=args.peer_seconds,
+            wide_key_layers=_layers(args.wide_keys),
         )  # fmt: skip
     except ValueError as error:
         said = str(error)
@@ -129,6 +131,13 @@ def _write(folder: Path, found: dict[str, Any], rows: list[Row]) -> None:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
         writer.writerows(map(asdict, rows))
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, _list(text)))
+    except ValueError:
+        raise ValueError(f"wide_key_layers: got {text!r}, need numbers of layers") from None
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from engine.gates import HeadGates
 
 STEPS = 120
-SAMPLES = 16  # texts that training draws from
+SAMPLES = 12  # texts that training draws from
 QUICK_SAMPLES = 4
 _DESCRIPTION = """\
 Finds the KV heads that never look far back and may stream: in balanced and fast they read the start of a text and its
-newest part alone. The result is stored for this model and used from the next start on; exact uses none.
+newest part alone; exact uses none. It also finds the layers whose keys lose most in few bits: KV formats with keys
+below 8 bits keep 8 in those. The result is stored for this model and used from the next start on.
 """
 
 
@@ -34,6 +36,7 @@ def add_parser(commands: Any, everywhere: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="MODEL", help="its name, folder or GGUF file; by default the chosen")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="judge heads by their attention, without training")
+    how.add_argument("--keys", action="store_true", help="only find the layers that need 8-bit keys; gates stay")
     how.add_argument("--import", dest="imported", metavar="PATH", help="a folder of DuoAttention, or a file of gates")
     how.add_argument("--show", action="store_true", help="show the gates in use, calibrate nothing")
     parser.add_argument("--steps", default=STEPS, type=int, metavar="N", help=f"of training ({STEPS})")
@@ -59,12 +62,15 @@ def run(args: argparse.Namespace) -> int:
     store = GateStore.of(settings.data_dir)
     if args.show:
         return _show(args, store, model)
+    known = store.find_for(model) if args.keys else None
+    if args.keys and known is None:
+        raise WrongUse(f"{model.name} has no gates to keep.", f"unabridged calibrate {model.name}")
     started, line = time.monotonic(), StatusLine()
     try:
         if args.imported:
             gates = _imported(store, model, Path(args.imported).expanduser())
         else:
-            gates = _calibrated(args, settings, model, line)
+            gates = _calibrated(args, settings, model, line, None if known is None else known[0])
     finally:
         line.clear()
     path = store.put(gates)
@@ -72,17 +78,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrated(args: argparse.Namespace, settings: Settings, model: ModelInfo, line: StatusLine) -> HeadGates:
+def _calibrated(
+    args: argparse.Namespace, settings: Settings, model: ModelInfo, line: StatusLine, known: HeadGates | None
+) -> HeadGates:
+    """`known`: gates that stay, with other layers of 8-bit keys."""
     from app.gates.passkeys import make_samples
     from engine import EngineConfig
     from engine.gates import open_for_calibration
 
-    clock = time.monotonic()
+    clock, doing = time.monotonic(), ""
 
     def progress(what: str, share: float) -> None:
+        nonlocal clock, doing
+        if (now := _DOING.get(what, "Calibrating")) != doing:
+            clock, doing = time.monotonic(), now
         spent = time.monotonic() - clock
         left = f", about {spent / share * (1 - share):.0f} s left" if share > 0.02 and what != "weights" else ""
-        line.show(f"{'Reading the weights' if what == 'weights' else 'Calibrating'}: {share:.0%}{left}")
+        line.show(f"{doing}: {share:.0%}{left}")
 
     config = EngineConfig(
         model=model.path,
@@ -91,9 +103,10 @@ def _calibrated(args: argparse.Namespace, settings: Settings, model: ModelInfo, 
         threads=settings.threads,
     )
     opened = open_for_calibration(config, progress)
-    clock = time.monotonic()
-    count = QUICK_SAMPLES if args.quick else SAMPLES
+    count = QUICK_SAMPLES if args.quick or args.keys else SAMPLES
     samples = make_samples(opened.tokenizer.encode, count, args.seed, opened.context)
+    if known is not None:
+        return replace(known, wide_key_layers=opened.wide_key_layers(samples, progress))
     if args.quick:
         return opened.quick(samples, args.seed, progress)
     return opened.train(samples, args.steps, args.seed, progress)
@@ -143,6 +156,7 @@ def _tell(
                 "streaming_heads": count,
                 "streaming_share": gates.streaming_share,
                 "gates": gates.gates,
+                "wide_key_layers": gates.wide_key_layers,
                 "path": str(path),
                 "seconds": None if seconds is None else round(seconds, 1),
             }
@@ -158,9 +172,12 @@ def _tell(
                 *((i, "  ".join(f"{g:.2f}{m}" for g, m in zip(row, marks[i]))) for i, row in enumerate(gates.gates)),
             ]
         )
+    wide = ", ".join(map(str, gates.wide_key_layers))
+    print(f"In KV formats with keys below 8 bits these layers keep 8-bit keys: {wide or 'none'}.")
     print(f"Kept in {path}")
     if gates.method == "quick" and seconds is not None:
         print("These are a guess by attention alone; without --quick the gates are trained.", file=sys.stderr)
 
 
+_DOING = {"weights": "Reading the weights", "keys": "Judging keys in few bits"}
 _HOW = {"trained": "trained", "quick": "judged by attention", "imported": "imported"}

@@ -9,7 +9,7 @@ import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.errors import as_app_error
 from app.paths import Paths
@@ -92,7 +92,7 @@ def shipped() -> list[Path]:
     return sorted(SHIPPED.glob("*.json"))
 
 
-def gates_for(data_dir: Path, model: ModelInfo) -> tuple[tuple[float, ...], ...] | None:
-    """[layers][kv_heads] for engine.EngineConfig, None for a model without gates. Errors: AppError."""
+def calibrated(data_dir: Path, model: ModelInfo) -> dict[str, Any]:
+    """What engine.EngineConfig takes of a model's calibration, by field; empty if there is none. Errors: AppError."""
     found = GateStore.of(data_dir).find_for(model)
-    return None if found is None else found[0].gates
+    return {} if found is None else {"gates": found[0].gates, "wide_key_layers": found[0].wide_key_layers}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.config import EngineConfig
 from engine.gates.format import HeadGates, as_rows
+from engine.gates.keys import key_damage, wide_layers
 from engine.gates.mass import attention_outside, gates_from_mass
 from engine.gates.sample import Progress, Sample
 from engine.gates.training import train_gates
@@ -35,9 +36,10 @@ class Calibration:
         progress: Progress = lambda what, share: None,
         cancel: threading.Event | None = None,
     ) -> HeadGates:
-        """Gates by training. Raises as `train_gates`."""
+        """Gates by training, and the layers whose keys need 8 bits. Raises as `train_gates`."""
+        wide = self.wide_key_layers(samples, progress, cancel)
         gates = train_gates(self.decoder, samples, steps=steps, seed=seed, progress=progress, cancel=cancel)
-        return HeadGates(self.fingerprint, "trained", seed, steps, SINK, RECENT, as_rows(gates))
+        return HeadGates(self.fingerprint, "trained", seed, steps, SINK, RECENT, as_rows(gates), wide)
 
     def quick(
         self,
@@ -46,9 +48,19 @@ class Calibration:
         progress: Progress = lambda what, share: None,
         cancel: threading.Event | None = None,
     ) -> HeadGates:
-        """Gates by attention mass alone. Raises as `attention_outside`."""
+        """Gates by attention mass alone, and the layers whose keys need 8 bits. Raises as `attention_outside`."""
+        wide = self.wide_key_layers(samples, progress, cancel)
         outside = attention_outside(self.decoder, samples, progress=progress, cancel=cancel)
-        return HeadGates(self.fingerprint, "quick", seed, 0, SINK, RECENT, as_rows(gates_from_mass(outside)))
+        return HeadGates(self.fingerprint, "quick", seed, 0, SINK, RECENT, as_rows(gates_from_mass(outside)), wide)
+
+    def wide_key_layers(
+        self,
+        samples: Sequence[Sample],
+        progress: Progress = lambda what, share: None,
+        cancel: threading.Event | None = None,
+    ) -> tuple[int, ...]:
+        """The layers whose keys need 8 bits, for EngineConfig. Raises as `key_damage`."""
+        return wide_layers(key_damage(self.decoder, samples, progress=progress, cancel=cancel))
 
 
 def open_for_calibration(config: EngineConfig, progress: Progress = lambda what, share: None) -> Calibration:

@@ -1,7 +1,7 @@
 """Gates in files: our own small JSON, and the folders that DuoAttention publishes.
 
-Ours: {version, model_fingerprint, method, seed, steps, sink, recent, gates}. `gates` has a row for each layer and a
-number from 0 to 1 for each KV head.
+Ours: {version, model_fingerprint, method, seed, steps, sink, recent, wide_key_layers, gates}. `gates` has a row for
+each layer and a number from 0 to 1 for each KV head. Version 1 had no `wide_key_layers`; it is read as having none.
 """
 
 import json
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from engine.config import check_layers
 from engine.errors import EngineError
 from engine.patterns import streaming_heads
 
-VERSION = 1
+VERSION = 2
 METHODS = ("trained", "quick", "imported")
 SLACK = 0.1  # DuoAttention's files may hold gates so far outside 0 to 1, which its training leaves; they are clipped
 LARGEST_FILE = 4 << 20
@@ -40,10 +41,11 @@ class GatesMissingError(EngineError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HeadGates:
-    """Gates of a model and where they come from.
+    """Gates of a model, the layers whose keys need 8 bits, and where they come from.
 
     `method`: trained (DuoAttention's way), quick (attention mass) or imported. `seed`, `steps`: of the calibration, 0
     where there was none. `sink`, `recent`: tokens that a streaming head was taken to read. `gates`: [layers][kv_heads].
+    `wide_key_layers`: ascending, for EngineConfig.
     """
 
     model_fingerprint: str
@@ -53,6 +55,7 @@ class HeadGates:
     sink: int
     recent: int
     gates: Gates
+    wide_key_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         ok = isinstance(self.model_fingerprint, str) and len(self.model_fingerprint) > 0
@@ -62,6 +65,7 @@ class HeadGates:
             value = getattr(self, field)
             _need(_whole(value), field, value, "a whole number from 0")
         check_gates(self.gates)
+        check_layers("wide_key_layers", self.wide_key_layers, len(self.gates))
 
     def streaming(self, ratio: float | None = None) -> torch.Tensor:
         """bool [layers, kv_heads]: the heads that stream; `ratio` as in `streaming_heads`."""
@@ -95,11 +99,13 @@ def as_rows(gates: torch.Tensor) -> Gates:
 
 def write_gates(path: Path, gates: HeadGates) -> None:
     """Write the file, whole or not at all."""
-    facts = {"version": VERSION} | {k: v for k, v in asdict(gates).items() if k != "gates"}
+    facts = {"version": VERSION} | asdict(gates)
+    lists = [facts.pop(name) for name in ("wide_key_layers", "gates")]
     head = json.dumps(facts, indent=1).removesuffix("\n}")
-    rows = ",\n  ".join(json.dumps(row) for row in gates.gates)
+    wide, rows = json.dumps(lists[0]), ",\n  ".join(map(json.dumps, lists[1]))
     part = path.with_name(path.name + ".part")
-    part.write_text(f'{head},\n "gates": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    text = f'{head},\n "wide_key_layers": {wide},\n "gates": [\n  {rows}\n ]\n}}\n'
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
@@ -112,19 +118,22 @@ def read_gates(path: Path, fingerprint: str | None = None) -> HeadGates:
     if not isinstance(found, dict):
         raise _damaged(path, "it does not hold a JSON object")
     version = found.pop("version", None)
-    if version != VERSION:
+    if not _whole(version) or not 1 <= version <= VERSION:
         raise GateFileError(
-            f"{path.name} has version {version!r} of the gate format, this program reads {VERSION}.",
+            f"{path.name} has version {version!r} of the gate format, this program reads 1 to {VERSION}.",
             "Calibrate the model again.",
         )
+    if version == 1:
+        found = {"wide_key_layers": []} | found
     fields = set(HeadGates.__dataclass_fields__)
     if set(found) != fields:
         odd = ", ".join(sorted(set(found) ^ fields))
         raise _damaged(path, f"fields are missing or unknown ({odd})")
-    gates = found.pop("gates")
+    gates, wide = found.pop("gates"), found.pop("wide_key_layers")
     try:
         check_gates(gates)
-        made = HeadGates(**found, gates=tuple(tuple(float(value) for value in row) for row in gates))
+        rows = tuple(tuple(float(value) for value in row) for row in gates)
+        made = HeadGates(**found, gates=rows, wide_key_layers=tuple(wide) if isinstance(wide, list) else wide)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
     if fingerprint is not None and made.model_fingerprint != fingerprint:

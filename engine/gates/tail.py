@@ -4,7 +4,7 @@ Weights are frozen. Under autograd each layer is computed again in the backward 
 one layer at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn import functional
@@ -60,9 +60,28 @@ def answer_hidden(decoder: Decoder, read: ReadContext, attend: Attend, poll: Cal
 
     `poll` runs before each layer and may raise.
     """
+    *_, x = layer_outputs(decoder, read, attend, poll)
+    return at_answers(decoder, read, x)
+
+
+def at_answers(decoder: Decoder, read: ReadContext, x: torch.Tensor) -> torch.Tensor:
+    """The last layer's output [tail, hidden], normed, where the answers are foreseen: float32 [answers, hidden]."""
+    return rms_norm(x[list(read.sample.answers)], decoder.norm, decoder.config.norm_eps)
+
+
+def layer_outputs(
+    decoder: Decoder,
+    read: ReadContext,
+    attend: Attend,
+    poll: Callable[[], None],
+    first: int = 0,
+    x: torch.Tensor | None = None,
+) -> Iterator[torch.Tensor]:
+    """What comes out of each layer from `first` on, float32 [tail, hidden]; `x` goes into it, by default the tokens."""
     sample = read.sample
     angles = decoder.rope.angles(read.start, read.start + len(sample.tail))
-    x = decoder.embed[torch.tensor(sample.tail, device=decoder.embed.device)].float()
+    if x is None:
+        x = decoder.embed[torch.tensor(sample.tail, device=decoder.embed.device)].float()
 
     def one(x: torch.Tensor, index: int, layer: LayerWeights) -> torch.Tensor:
         normed = rms_norm(x, layer.attn_norm, decoder.config.norm_eps)
@@ -73,7 +92,8 @@ def answer_hidden(decoder: Decoder, read: ReadContext, attend: Attend, poll: Cal
         gate, up = linear(rms_norm(x, layer.ffn_norm, decoder.config.norm_eps), layer.gate_up).chunk(2, dim=-1)
         return x + linear(functional.silu(gate) * up, layer.down).float()
 
-    for index, layer in enumerate(decoder.layers):
+    for index in range(first, len(decoder.layers)):
         poll()
+        layer = decoder.layers[index]
         x = checkpoint(one, x, index, layer, use_reentrant=False) if torch.is_grad_enabled() else one(x, index, layer)
-    return rms_norm(x[list(sample.answers)], decoder.norm, decoder.config.norm_eps)
+        yield x

@@ -86,7 +86,7 @@ def _lessons(
     """
     order, rng = list(range(len(samples))), random.Random(seed)
     kept: dict[int, Lesson] = {}
-    most = max(1, KEPT_BYTES // max(bytes_of(decoder, sample) for sample in samples))
+    size = [bytes_of(decoder, sample) for sample in samples]
     queue: list[int] = []
     for step in range(steps):
         if not queue:
@@ -95,7 +95,7 @@ def _lessons(
         at = queue.pop()
         if at not in kept:
             progress("reading", step / steps)
-            if len(kept) >= most:
+            while kept and sum(size[each] for each in (*kept, at)) > KEPT_BYTES:
                 del kept[next(iter(kept))]
             kept[at] = _lesson(decoder, samples[at], poll)
         yield kept[at]

@@ -1,10 +1,10 @@
 """KV formats, and how the pages of each lie in memory.
 
-A format name stands for a `PackedFormat` per layer: below 4-bit values or keys, and at 4 bits for both, the first and
-last two layers, where errors cost most, stay at 8 bits.
+A format name stands for a `PackedFormat` per layer: where keys have fewer than 8 bits, the first and last two layers,
+where errors cost most, stay at 8 bits, and layers that a model is known to need them in keep 8-bit keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -48,15 +48,21 @@ FORMATS: Mapping[str, PackedFormat] = MappingProxyType(
 )
 
 
-def layer_format(name: str, layer: int, layers: int) -> PackedFormat:
-    """What `layer` (from 0) of a model with `layers` layers is packed as under the format `name`."""
+def layer_format(name: str, layer: int, layers: int, wide: Collection[int] = ()) -> PackedFormat:
+    """What `layer` (from 0) of a model with `layers` layers is packed as under the format `name`.
+
+    `wide`: layers that keep 8-bit keys beside values of the format, where its keys have fewer bits.
+    """
     if name not in FORMATS:
         raise ValueError(f"name: got {name!r}, need one of {', '.join(FORMATS)}")
     if not 0 <= layer < layers:
         raise ValueError(f"layer: got {layer}, need 0 to {layers - 1}")
     fmt = FORMATS[name]
-    outer = layer < _OUTER_LAYERS or layer >= layers - _OUTER_LAYERS
-    return FORMATS["k8v8"] if outer and fmt.key_bits < 8 else fmt
+    if fmt.key_bits == 8:
+        return fmt
+    if layer < _OUTER_LAYERS or layer >= layers - _OUTER_LAYERS:
+        return FORMATS["k8v8"]
+    return PackedFormat(8, fmt.value_bits) if layer in wide else fmt
 
 
 class PackedPages(NamedTuple):

@@ -13,6 +13,7 @@ from app.models import describe
 from app.settings import Settings
 from app.wiring import engine_loader
 from engine.gates import read_gates
+from engine.kv_memory import bytes_per_token
 from tests.engine.tiny_models import make_model, save_folder
 
 
@@ -48,6 +49,7 @@ def test_trained_gates_are_stored_shown_and_used(calibrate, tiny, data_dir):
     assert Path(made["path"]).parent == data_dir / "gates"
     assert [list(row) for row in stored.gates] == made["gates"]
     assert any(gate < 1 for row in stored.gates for gate in row)
+    assert tuple(made["wide_key_layers"]) == stored.wide_key_layers == ()  # two layers: 8 bits in every format
     assert made["streaming_heads"] == sum(gate < 0.5 for row in stored.gates for gate in row)
     code, shown, _ = calibrate(tiny, "--show")
     assert (code, shown) == (0, made | {"seconds": None})
@@ -64,6 +66,38 @@ def test_a_folder_of_duo_attention_is_imported(calibrate, tiny, tmp_path, data_d
     with engine_loader(settings, describe(tiny, "tiny"))(lambda text, share: None) as engine:
         assert engine.policy("balanced").streaming(1).tolist() == [False, True]
         assert engine.policy("exact").streaming(1) is None
+
+
+@pytest.fixture(scope="module")
+def seven_layers(tmp_path_factory) -> Path:
+    model = make_model("llama", layers=7, max_position=2048)
+    return save_folder(model, tmp_path_factory.mktemp("seven") / "seven")
+
+
+def test_layers_that_need_8_bit_keys_are_found_kept_shown_and_used(calibrate, seven_layers, tmp_path, data_dir, capsys):
+    code, made, _ = calibrate(seven_layers, "--quick", "--seed", 3)
+    wide = made["wide_key_layers"]
+    assert code == 0
+    assert set(wide) <= {2, 3, 4}
+    assert len(wide) > 0
+    assert calibrate(seven_layers, "--quick", "--seed", 3)[1]["wide_key_layers"] == wide
+    assert calibrate(seven_layers, "--show")[1]["wide_key_layers"] == wide
+    assert main(["calibrate", str(seven_layers), "--show"]) == 0
+    said = "In KV formats with keys below 8 bits these layers keep 8-bit keys: " + ", ".join(map(str, wide)) + "."
+    assert said in capsys.readouterr().out.splitlines()
+    settings = Settings(data_dir=data_dir, model=str(seven_layers), threads=1, context=512, kv_format="k4v4")
+    with engine_loader(settings, describe(seven_layers, "seven"))(lambda text, share: None) as engine:
+        assert list(engine.config.wide_key_layers) == wide
+        held = engine.cache.memory.formats
+        assert [layer for layer in range(2, 5) if held[layer].key_bits == 8] == wide
+        assert engine.kv_bytes_per_token > bytes_per_token(engine.model, "k4v4")
+    duo = duo_folder(tmp_path / "duo", "0.1\t0.9\n" * 7)
+    code, imported, _ = calibrate(seven_layers, "--import", duo)
+    assert (code, imported["wide_key_layers"]) == (0, [])
+    code, both, _ = calibrate(seven_layers, "--keys", "--seed", 3)
+    assert (code, both["wide_key_layers"]) == (0, wide)
+    assert both["gates"] == imported["gates"]
+    assert both["method"] == "imported"
 
 
 def test_a_malformed_folder_is_refused_and_what_was_stored_stays(calibrate, tiny, tmp_path):
@@ -108,6 +142,7 @@ def test_a_damaged_stored_file_is_an_error_not_passed_over(calibrate, tiny, tmp_
         (("--seed", "-1"), "--seed: got -1"),
         (("--quick", "--show"), "not allowed with"),
         (("--show",), "has no gates"),
+        (("--keys",), "has no gates to keep"),
     ],
 )
 def test_wrong_use(calibrate, tiny, words, what):
@@ -153,6 +188,7 @@ def test_gates_of_the_starter_come_with_the_app(starter_model, data_dir):
     assert gates.method == "trained"
     assert (len(gates.gates), len(gates.gates[0])) == (30, 3)
     assert 0.05 < gates.streaming_share < 0.9
+    assert 0 < len(gates.wide_key_layers) < 20
 
 
 @pytest.mark.slow
@@ -162,6 +198,7 @@ def test_quick_gates_of_the_starter_replace_those_that_came(calibrate, starter_m
     assert (made["method"], made["kv_heads"]) == ("quick", 90)
     assert 0 < made["streaming_heads"] < 90
     assert calibrate(starter_model, "--show")[1]["gates"] == made["gates"]
+    assert made["wide_key_layers"] == list(read_gates(SHIPPED / "starter.json").wide_key_layers)
     shipped = read_gates(SHIPPED / "starter.json")
     quick, trained = ([gate for row in gates for gate in row] for gates in (made["gates"], shipped.gates))
     needed = [q for q, t in zip(quick, trained) if t > 0.5]

@@ -7,8 +7,10 @@ import pytest
 
 from app import doctor, wiring
 from app.errors import WrongUse
+from app.gates import SHIPPED
 from app.settings import Settings
 from engine import profiles
+from engine.gates import read_gates
 from engine.machine import Card, Machine
 from kernels import triton_jit
 from tests.app.cli_runner import unabridged
@@ -135,7 +137,8 @@ def test_a_card_is_named_with_its_profile_memory_and_kernels(tmp_path, monkeypat
     )
     assert report.largest_context == 12288
     assert "12,288 tokens" in checks["room"].detail
-    assert "KV k3v3 (estimate)" in checks["room"].detail
+    wide = ",".join(map(str, read_gates(SHIPPED / "starter.json").wide_key_layers))
+    assert f"KV k3v3 with 8-bit keys in {wide} (estimate)" in checks["room"].detail
     assert any("12,288 tokens (estimate)" in line for line in report.lines())
 
 

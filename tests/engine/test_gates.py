@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,15 @@ from engine.gates import (
     attention_outside,
     check_gates,
     gates_from_mass,
+    key_damage,
     open_for_calibration,
     read_duo_attention,
     read_gates,
     train_gates,
+    wide_layers,
     write_gates,
 )
+from engine.gates.keys import in_few_bits
 from engine.gates.sample import read_context
 from engine.gates.tail import TailMasks, answer_hidden
 from engine.gates.training import rate
@@ -195,18 +199,95 @@ def test_a_ratio_without_gates_and_gates_of_another_shape_are_refused(tmp_path):
         four_layers(tmp_path, gates=((1.0, 1.0),))
 
 
+# Layers that need 8-bit keys
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory):
+    """Seven layers that hardly look at anything by its key; only in layer 3 a small error moves all attention."""
+    model = make_model("llama", layers=7, max_position=2048)
+    with torch.no_grad():
+        for index, layer in enumerate(model.model.layers):
+            layer.self_attn.q_proj.weight.mul_(6 if index == 3 else 0.02)
+    return open_for_calibration(EngineConfig(save_folder(model, tmp_path_factory.mktemp("fragile")), threads=1))
+
+
+def test_a_layer_made_fragile_is_the_one_that_keeps_8_bit_keys(fragile):
+    shares = []
+    damage = key_damage(fragile.decoder, samples(6), progress=lambda what, share: shares.append((what, share)))
+    assert torch.equal(key_damage(fragile.decoder, samples(6)), damage)
+    assert torch.equal(key_damage(fragile.decoder, samples(4)), damage)  # more samples are for training
+    assert damage.argmax() == 3
+    assert damage[[0, 1, 5, 6]].tolist() == [0] * 4  # 8 bits in every format
+    assert (damage[[2, 3, 4]] > 0).all()
+    assert shares[-1] == ("keys", 1.0)
+    assert fragile.quick(samples(4)).wide_key_layers == wide_layers(damage) == (3,)
+    assert fragile.train(samples(5), 10).wide_key_layers == (3,)
+
+
+def test_judging_keys_can_be_stopped_and_needs_samples(fragile):
+    cancel = threading.Event()
+    with pytest.raises(Cancelled):
+        key_damage(fragile.decoder, samples(2), progress=lambda what, share: cancel.set(), cancel=cancel)
+    with pytest.raises(ValueError, match="samples: got none"):
+        key_damage(fragile.decoder, [])
+
+
+def test_damage_is_that_of_replacing_one_layers_keys(fragile):
+    sample = samples(1)[0]
+    read = read_context(fragile.decoder, sample, lambda: None)
+    masks = TailMasks(read.start, len(sample.tail), 64, 256, torch.device("cpu"))
+    coarse = in_few_bits(read, 4)
+    same = (coarse == read.keys[4].float()).all(-1).all(0)
+    assert same[:PAGE].all()
+    assert same[len(sample.context) // PAGE * PAGE :].all()
+    assert not same[PAGE : len(sample.context) // PAGE * PAGE].any()
+
+    def hidden(layer: int | None) -> torch.Tensor:
+        def attend(index, q, k, v):
+            return masks.full(q, torch.cat((coarse, k[:, read.start :]), 1) if index == layer else k, v)
+
+        with torch.no_grad():
+            return answer_hidden(fragile.decoder, read, attend, lambda: None)
+
+    expected = (hidden(4) - hidden(None)).double().square().mean()
+    torch.testing.assert_close(key_damage(fragile.decoder, [sample])[4], expected, rtol=1e-6, atol=0)
+
+
+def test_the_worst_layers_are_marked_until_little_remains():
+    damage = torch.tensor([0.0, 5.0, 1.0, 3.0, 1.0])
+    assert wide_layers(damage, 1.0) == ()
+    assert wide_layers(damage, 0.5) == (1,)
+    assert wide_layers(damage, 0.2) == (1, 3)
+    assert wide_layers(damage, 0.1) == (1, 2, 3)
+    assert wide_layers(damage, 0.0) == (1, 2, 3, 4)
+    assert wide_layers(torch.zeros(5)) == ()
+
+
 # Files
 
 
-GATES = HeadGates("f" * 64, "trained", 7, 100, 64, 256, ((0.0, 0.25), (1.0, 0.5)))
+GATES = HeadGates("f" * 64, "trained", 7, 100, 64, 256, ((0.0, 0.25), (1.0, 0.5)), (1,))
 
 
 def test_a_file_gives_back_what_was_written(tmp_path):
     path = tmp_path / "g.json"
     write_gates(path, GATES)
     assert read_gates(path) == read_gates(path, "f" * 64) == GATES
-    assert json.loads(path.read_text())["version"] == 1
+    assert json.loads(path.read_text())["version"] == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_the_first_version_have_no_wide_layers(tmp_path):
+    path = tmp_path / "g.json"
+    write_gates(path, GATES)
+    old = json.loads(path.read_text()) | {"version": 1}
+    del old["wide_key_layers"]
+    path.write_text(json.dumps(old))
+    assert read_gates(path) == replace(GATES, wide_key_layers=())
+    path.write_text(json.dumps(old | {"version": 2}))
+    with pytest.raises(GateFileError, match="wide_key_layers"):
+        read_gates(path)
 
 
 def test_gates_of_another_model_are_refused_by_name(tmp_path):
@@ -229,7 +310,11 @@ def test_gates_of_another_model_are_refused_by_name(tmp_path):
         ({"method": "guessed"}, "method"),
         ({"model_fingerprint": ""}, "model_fingerprint"),
         ({"more": 1}, "more"),
-        ({"version": 2}, "version 2"),
+        ({"version": 3}, "version 3"),
+        ({"version": True}, "version True"),
+        ({"wide_key_layers": [2]}, "wide_key_layers"),
+        ({"wide_key_layers": [1, 0]}, "wide_key_layers"),
+        ({"wide_key_layers": "all"}, "wide_key_layers"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, what):

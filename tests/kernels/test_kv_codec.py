@@ -307,6 +307,15 @@ def test_first_and_last_two_layers_stay_at_8_bits_in_the_low_bit_formats():
     assert {layer_format("k2v2", layer, 3) for layer in range(3)} == {FORMATS["k8v8"]}
 
 
+def test_wide_layers_keep_8_bit_keys_beside_the_values_of_the_format():
+    for name in ("k4v4", "k3v3", "k3v2", "k2v2"):
+        got = [layer_format(name, layer, 7, (0, 3)) for layer in range(7)]
+        eight, wide = FORMATS["k8v8"], PackedFormat(8, FORMATS[name].value_bits)
+        assert got == [eight, eight, FORMATS[name], wide, FORMATS[name], eight, eight]
+    for name in ("fp8", "k8v8", "k8v4"):
+        assert {layer_format(name, layer, 7, (0, 3)) for layer in range(7)} == {FORMATS[name]}
+
+
 def test_wrong_use_is_refused_by_name():
     page = torch.zeros(1, 64, 64)
     with pytest.raises(ValueError, match="key_bits: got 5"):

@@ -62,7 +62,8 @@ def config_for(way: Way, job: Job) -> EngineConfig:
             score=way.scorer or "coarse_keys",
             reading_budget=PREFILL_BUDGET if way.mode == "exact" else None,
         )
-    gates = tuple(map(tuple, read_gates(GATES).gates)) if way.gates and way.sparse else None
+    calibrated = read_gates(GATES)
+    gates = calibrated.gates if way.gates and way.sparse else None
     room = job.end + ROOM
     return EngineConfig(
         model=job.model,
@@ -70,6 +71,7 @@ def config_for(way: Way, job: Job) -> EngineConfig:
         kv_format=way.format,  # pyright: ignore[reportArgumentType]
         device=job.device,
         gates=gates,
+        wide_key_layers=calibrated.wide_key_layers,  # only formats with keys below 8 bits heed them
         sparsity=sparsity,
         kv_capacity_tokens=room + 2048,
         prefill_chunk=job.chunk,
@@ -99,7 +101,8 @@ def make_engine(way: Way, job: Job, first: LoadedModel, fresh: bool) -> Engine:
     config, model = config_for(way, job), first.decoder.config
     scorers, device = kept_scorers(config), first.profile.device
     sizes = kv_sizes(config, model, first.context, device, scorers)
-    cache = KvCache(model, config.kv_format, sizes.pages, sizes.exact, device, scorers, sizes.cold)
+    pools = (model, config.kv_format, sizes.pages, sizes.exact, device, scorers, sizes.cold)
+    cache = KvCache(*pools, wide=config.wide_key_layers)
     graphs = None
     if device != "cpu":
         with _only("dense" if way.mode == "exact" else "select", fresh):
