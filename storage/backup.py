@@ -12,6 +12,7 @@ import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from storage.errors import DatabaseDamaged, StorageError, is_damage, translate
 from storage.rows import Backup
@@ -25,6 +26,7 @@ KEEP = 5
 DAILY = "daily"
 CHECK_SECONDS = 2.0
 SMALLEST_DATABASE = 512  # bytes: the smallest page that SQLite knows
+RESTORING_NAME = f"{LIBRARY_NAME}.restoring"  # what storage.file_watch puts back, until it has the name
 _NAME = re.compile(r"library-(\d{8}-\d{6}-\d{6})-([a-z0-9_-]+)\.db")
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -121,6 +123,51 @@ def damaged_library(folder: Path, reason: str) -> DatabaseDamaged:
         hint = "There is no good backup; start empty with storage.start_empty."
     where = f", kept as {kept.name}" if kept else ""
     return DatabaseDamaged(f"{LIBRARY_NAME} is damaged ({reason}){where}.", hint, kept, backup.path if backup else None)
+
+
+def finish_putting_back(folder: Path) -> None:
+    """Ends what a kill broke off while a deleted library was put back (storage.file_watch).
+
+    A whole copy is all there is: it becomes library.db, or is kept as library.db.replaced-<time> where another file has
+    that name by now. A copy that was never finished is removed; a damaged one is kept as library.db.corrupt-<time>.
+    No Library may be open on the folder. Raises StorageError.
+    """
+    library, part = folder / LIBRARY_NAME, folder / RESTORING_NAME
+    try:
+        library.with_suffix(".restoring").unlink(missing_ok=True)  # the copy of a backup that is still there
+        if not part.exists():
+            return
+        state = _state_of_copy(part)
+        if state == "empty":
+            log.warning("%s was not finished and is removed", part.name)
+            for suffix in ("", *_SIDE_FILES):
+                Path(f"{part}{suffix}").unlink(missing_ok=True)
+        elif state == "whole" and not library.exists():
+            for suffix in _SIDE_FILES:  # of the file that has gone: beside this one they would be taken for its own
+                Path(f"{library}{suffix}").unlink(missing_ok=True)
+            os.replace(part, library)
+            log.warning("%s had been deleted and is put back", library.name)
+        else:
+            kind = "replaced" if state == "whole" else "corrupt"
+            kept = library.with_name(f"{library.name}.{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
+            os.replace(part, kept)
+            log.warning("%s is %s and is kept as %s", part.name, state, kept.name)
+        _flush(folder)
+    except OSError as error:
+        raise StorageError(f"{part.name} cannot be put back: {error.strerror}.", f"Check {folder}.") from error
+
+
+def _state_of_copy(part: Path) -> Literal["whole", "empty", "damaged"]:
+    """A copy is one transaction: broken off it is empty, once SQLite has looked at its journal."""
+    try:
+        with closing(sqlite3.connect(part)) as connection:
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return "empty"
+        return "damaged" if find_damage(part, seconds=None) else "whole"
+    except sqlite3.Error as error:
+        if is_damage(error):
+            return "damaged"
+        raise translate(error, part) from error
 
 
 def waits_for_decision(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from storage.backup import (
     daily_backup_is_due,
     damaged_library,
     find_damage,
+    finish_putting_back,
     list_backups,
     make_backup,
     waits_for_decision,
@@ -62,6 +63,7 @@ class Library(Conversations, Documents, Search, Versions):
         folder = Path(folder)
         _prepare(folder)
         path = folder / LIBRARY_NAME
+        finish_putting_back(folder)
         if waits_for_decision(folder):
             raise damaged_library(folder, "it was set aside earlier")
         had_data = path.exists() and (path.stat().st_size > 0 or _size(Path(f"{path}-wal")) > 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import DataFolderBusy, DataFolderLock, Library, StorageError, connection
+from storage import DatabaseDamaged, DataFolderBusy, DataFolderLock, Library, StorageError, connection
 from storage.backup import KEEP, daily_backup_is_due, list_backups, make_backup
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no open files")
@@ -96,6 +96,81 @@ def test_a_kill_after_that_loses_nothing(tmp_path: Path, what: str) -> None:
         conversation = child.stdout.readline().strip()
         os.kill(child.pid, signal.SIGKILL)
     assert texts(tmp_path, conversation) == ["before", "after"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from storage import Library
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+library = Library.open(folder)
+library.add_message(library.create_conversation("kept").id, "user", "before")
+(folder / "library.db").unlink()
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if moment == "copying":  # the copy's transaction is never ended
+    from storage import file_watch
+    def begin(database, target):
+        import sqlite3
+        copy = sqlite3.connect(target)
+        copy.execute("PRAGMA cache_size = 1")
+        copy.execute("BEGIN")
+        copy.execute("CREATE TABLE half (x)")
+        copy.executemany("INSERT INTO half VALUES (?)", [(b"x" * 3000,)] * 100)
+        kill()
+    file_watch.FileWatch._copy = lambda self, database, target: begin(database, target)
+else:
+    setattr(os, moment, kill)
+library.add_message(library.conversations()[0].id, "user", "never acknowledged")
+"""
+
+
+def killed(folder: Path, moment: str) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), moment], cwd=root, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (folder / "library.db.restoring").exists()
+    assert not (folder / "library.db").exists()
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_kill_while_it_is_put_back_loses_nothing(tmp_path: Path, moment: str) -> None:
+    killed(tmp_path, moment)
+    with Library.open(tmp_path) as library:
+        (conversation,) = library.conversations()
+        assert [message.text for message in library.messages(conversation.id)] == ["before"]
+    assert not list(tmp_path.glob("*.restoring*"))
+
+
+def test_a_copy_that_was_never_finished_is_removed(tmp_path: Path) -> None:
+    killed(tmp_path, "copying")
+    with Library.open(tmp_path) as library:
+        assert library.conversations() == []
+    assert not list(tmp_path.glob("*.restoring*"))
+
+
+def test_a_copy_beside_another_library_is_kept(tmp_path: Path) -> None:
+    killed(tmp_path, "replace")
+    with Library.open(tmp_path / "other") as library:
+        theirs = library.create_conversation("theirs").id
+    shutil.copy(tmp_path / "other" / "library.db", tmp_path / "library.db")
+    with Library.open(tmp_path) as library:
+        assert [conversation.id for conversation in library.conversations()] == [theirs]
+    (kept,) = tmp_path.glob("library.db.replaced-*")
+    with sqlite3.connect(kept) as old:
+        assert old.execute("SELECT text FROM messages").fetchall() == [("before",)]
+
+
+def test_a_damaged_copy_is_kept_and_the_backup_offered(tmp_path: Path) -> None:
+    with Library.open(tmp_path) as library:
+        backup = library.backup()
+    killed(tmp_path, "replace")
+    part = tmp_path / "library.db.restoring"
+    part.write_bytes(part.read_bytes()[:5000])
+    with pytest.raises(DatabaseDamaged) as caught:
+        Library.open(tmp_path)
+    assert caught.value.backup == backup.path
+    assert len(list(tmp_path.glob("library.db.corrupt-*"))) == 1
 
 
 def test_a_library_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
