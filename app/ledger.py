@@ -117,6 +117,11 @@ class Ledger:
     pages: Pages
     placed: tuple[tuple[int, Part], ...] = ()
 
+    @property
+    def documents_end(self) -> int:
+        """How many of the ids lie before and inside the documents; 0 without documents."""
+        return max((start + len(part.ids) for start, part in self.placed), default=0)
+
 
 def read_ledger(turns: Sequence[PastTurn], model: str) -> Ledger | None:
     """The ids so far, or None when they must be made anew: another model wrote them, or a turn was never recorded."""

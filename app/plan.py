@@ -184,7 +184,7 @@ class Planner:
             reading=reading,
             passages=turn.passages,
             shown=merge_pages([*earlier.pages, *record.pages]),
-            checkpoint=len(earlier.ids) + record.checkpoint if record.checkpoint else 0,
+            checkpoint=len(earlier.ids) + record.checkpoint if record.checkpoint else earlier.documents_end,
             warnings=(),
         )
 

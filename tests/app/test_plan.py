@@ -69,7 +69,9 @@ def test_a_later_document_is_appended_and_the_checkpoint_lies_behind_it() -> Non
     assert before_question.endswith("x" * 100)
     assert dict(second.shown) == {"doc": (1, 2), "new": (1,)}
     again = planner(5000, [*past, after(second, "And?")]).whole("Last?", [document(2), document(1, id="new")])
-    assert again.checkpoint == 0
+    assert again.checkpoint == second.checkpoint  # should it all be read anew, that state is kept again
+    plain = planner(5000).plain("Why?")
+    assert planner(5000, [after(plain, "Why?")]).plain("And?").checkpoint == 0
     assert again.ids[: len(second.ids)] == second.ids
 
 
