@@ -39,6 +39,7 @@ class Sequence:
     `window`: what streaming heads keep, where they have a pool of their own (`engine.two_pools`).
     `sound_until`: so many leading tokens were computed before any of the pages was demoted.
     `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
+    `lineage`: tells sequences apart that share no KV although they begin with the same tokens (`engine.two_pools`).
     """
 
     ids: array = field(default_factory=lambda: array("i"))
@@ -51,6 +52,7 @@ class Sequence:
     reading: str = "dense"
     dense_until: float = math.inf
     sound_until: float = math.inf
+    lineage: str = ""
 
     @property
     def length(self) -> int:
@@ -154,6 +156,7 @@ class KvCache:
             reading=sequence.reading,
             dense_until=sequence.dense_until,
             sound_until=sequence.sound_until if length > sequence.sound_until else math.inf,
+            lineage=sequence.lineage,
         )
 
     def commit(self, sequence: Sequence, ids: SequenceOf[int], made_by: int) -> None:

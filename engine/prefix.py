@@ -87,7 +87,10 @@ def find_in_memory(
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """Blocks to read, in order, as (key, made by what), then perhaps a checkpoint; together `tokens` tokens."""
+    """Blocks to read, in order, as (key, made by what), then perhaps a checkpoint; together `tokens` tokens.
+
+    Where sequences have a lineage the first block's key alone tells what made it.
+    """
 
     blocks: tuple[tuple[str, int], ...]
     checkpoint: str | None
@@ -97,8 +100,24 @@ class StoredPrefix:
 def find_in_snapshots(
     reader: SnapshotReader, root: str, prompt: array, blocks: Blocks, policy: AttentionPolicy
 ) -> StoredPrefix:
-    """The longest stored prefix of `prompt` that was read by `policy`."""
-    chain = _known_chain(reader, root, prompt, blocks.tokens, policy)
+    """The longest stored prefix of `prompt` that was read by `policy`; of equals that of the lineage stored first."""
+    starts: list[list[tuple[str, int]]] = [[]]
+    if blocks.exact_only:
+        first = tuple(prompt[: blocks.tokens])
+        starts = [[(key, PREFILL)] for key, ids in reader.blocks_after(root) if ids == first] or starts
+    found = (_find_behind(reader, root, prompt, blocks, policy, start) for start in starts)
+    return max(found, key=lambda stored: stored.tokens)
+
+
+def _find_behind(
+    reader: SnapshotReader,
+    root: str,
+    prompt: array,
+    blocks: Blocks,
+    policy: AttentionPolicy,
+    start: list[tuple[str, int]],
+) -> StoredPrefix:
+    chain = _known_chain(reader, root, prompt, blocks.tokens, policy, start)
     positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, (key, _) in enumerate(chain)}
     last, stored = (chain[-1][0] if chain else root), len(chain) * blocks.tokens
     checkpoints = [
@@ -132,10 +151,10 @@ def _blocks_after(reader: SnapshotReader, parent: str, end: int, policy: Attenti
 
 
 def _known_chain(
-    reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy
+    reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy, start: list[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Stored blocks from the start of the prompt: prefill-made ones as far as they go, then others, in turn."""
-    chain: list[tuple[str, int]] = []
+    """`start` and the stored blocks behind it: prefill-made ones as far as they go, then others, in turn."""
+    chain = list(start)
     total = len(prompt) // size
 
     def key_of(parent: str, index: int, made_by: int) -> str:

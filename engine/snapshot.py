@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import xxhash
 
 from engine.cache import PAGE, KvCache, Sequence
 from engine.errors import SnapshotMismatchError
@@ -40,9 +39,8 @@ class Copied:
 
     def encode(self) -> bytes:
         """Header length, header as JSON, tensors."""
-        data = self.data.numpy().data
-        text = json.dumps(self.header | {"xxh3": xxhash.xxh3_64_intdigest(data)}, separators=(",", ":")).encode()
-        return b"".join((_MAGIC, struct.pack("<I", len(text)), text, data))
+        text = json.dumps(self.header, separators=(",", ":")).encode()
+        return b"".join((_MAGIC, struct.pack("<I", len(text)), text, self.data.numpy().data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,11 @@ class SnapshotCheckpoint(SnapshotRow):
 
 
 class SnapshotReader(Protocol):
-    """Where blocks and checkpoints come from. Nothing raises for a missing or damaged row."""
+    """Where blocks and checkpoints come from. Nothing raises for a missing or damaged row.
+
+    A payload that is given is byte for byte the one that was put: its reader has checked it. Only whether it fits is
+    looked at here.
+    """
 
     def known_blocks(self, keys: SequenceOf[str]) -> int:
         """Length of the leading run of keys that are stored."""
@@ -109,9 +111,10 @@ def block_pages(bytes_per_token: int) -> int:
     return max(1, BLOCK_BYTES // (PAGE * bytes_per_token))
 
 
-def block_key(parent: str, ids: SequenceOf[int], made_by: int, reading: str = "dense") -> str:
-    """The key of a block. `made_by`: as `block_kind` says; `reading`: as `reading_of` says."""
-    return _key(parent, (b"p", b"d", b"s", b"P", b"D", b"S")[made_by], ids, reading)
+def block_key(parent: str, ids: SequenceOf[int], made_by: int, reading: str = "dense", lineage: str = "") -> str:
+    """The key of a block. `made_by`: as `block_kind` says; `reading`: as `reading_of` says; `lineage`: of a sequence
+    that has one, for its first row alone: later ones have it by their parent."""
+    return _key(parent, (b"p", b"d", b"s", b"P", b"D", b"S")[made_by], ids, reading, lineage)
 
 
 def block_kind(sequence: Sequence, first: int, end: int) -> int:
@@ -129,9 +132,10 @@ def reading_tag(reading: str) -> str:
     return hashlib.sha256(reading.encode()).hexdigest()[:16]
 
 
-def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str) -> str:
+def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str, lineage: str) -> str:
     policy = b"" if reading == "dense" else hashlib.sha256(reading.encode()).digest()
-    return hashlib.sha256(parent.encode() + kind + policy + array("i", ids).tobytes()).hexdigest()
+    text = parent.encode() + kind + policy + lineage.encode() + array("i", ids).tobytes()
+    return hashlib.sha256(text).hexdigest()
 
 
 def export_rows(
@@ -144,21 +148,21 @@ def export_rows(
     """
     size = pages_per_block * PAGE
     final = sequence.packed if cache.packs else sequence.length // PAGE
-    parent = root
+    parent, lineage = root, sequence.lineage
     for first in range(0, final // pages_per_block * size, size):
         ids = sequence.ids[first : first + size]
         reading = reading_of(sequence.reading, sequence.dense_until, first + size)
-        key = block_key(parent, ids, block_kind(sequence, first, first + size), reading)
+        key = block_key(parent, ids, block_kind(sequence, first, first + size), reading, lineage)
         if key not in known:
             if cache.demoted(sequence, first // PAGE, (first + size) // PAGE):
                 return
             yield SnapshotBlock(key, parent, first, tuple(ids), copy_out(cache, sequence, first, first + size))
-        parent = key
+        parent, lineage = key, ""
     first = final // pages_per_block * size
     ids = sequence.ids[first:]
     reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
     sound = b"c" if sequence.length <= sequence.sound_until else b"C"
-    key = reading_tag(reading) + _key(parent, sound + bytes(sequence.made_by[first:]), ids, reading)[16:]
+    key = reading_tag(reading) + _key(parent, sound + bytes(sequence.made_by[first:]), ids, reading, lineage)[16:]
     if key not in known and not cache.demoted(sequence, first // PAGE):
         window = cache if isinstance(cache, TwoPoolCache) else None
         copied = copy_out(cache, sequence, first, sequence.length, window)
@@ -197,6 +201,8 @@ def copy_out(cache: KvCache, sequence: Sequence, first: int, end: int, window: T
     }
     if window is not None:
         header["window"] = True
+    if sequence.lineage:
+        header["lineage"] = sequence.lineage
     return Copied(header, data)
 
 
@@ -225,7 +231,7 @@ def _sizes(cache: KvCache, packed: int, exact: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A payload that is sound in itself; what it holds is told by `header`, `data` are its tensors."""
+    """A payload taken apart; what it holds is told by `header`, `data` are its tensors."""
 
     header: dict
     data: memoryview
@@ -243,10 +249,11 @@ class Fitted:
     sound: bool
     sizes: tuple[int, ...]
     in_window: tuple[int, ...]
+    lineage: str
 
 
 def open_payload(payload: bytes) -> Opened:
-    """Check a payload's form and checksum. SnapshotMismatchError if it is damaged."""
+    """Take a payload apart. SnapshotMismatchError if it has another form."""
     view = memoryview(payload)
     if len(view) < 8 or bytes(view[:4]) != _MAGIC:
         raise _mismatch("is not in our format")
@@ -257,10 +264,7 @@ def open_payload(payload: bytes) -> Opened:
         raise _mismatch("has a damaged header") from error
     if not isinstance(header, dict):
         raise _mismatch("has a damaged header")
-    data = view[8 + length :]
-    if header.get("xxh3") != xxhash.xxh3_64_intdigest(data):
-        raise _mismatch("is damaged")
-    return Opened(header, data)
+    return Opened(header, view[8 + length :])
 
 
 def fit(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], opened: Opened) -> Fitted:
@@ -275,10 +279,13 @@ def fit(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], opened: Opened
         made_by = bytes.fromhex(header["made_by"])
         packed = tuple(bool(value) for value in header["packed"])
         window = bool(header.get("window", False))
+        lineage = str(header.get("lineage", ""))
     except (KeyError, TypeError, ValueError) as error:
         raise _mismatch("has a damaged header") from error
     if len(made_by) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
         raise _mismatch("has a damaged header")
+    if sequence.length and lineage != sequence.lineage:
+        raise _mismatch("does not fit, its lineage is another")
     sizes = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE)
     in_window = []
     if window:
@@ -287,7 +294,7 @@ def fit(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], opened: Opened
         in_window = _sizes(cache.window, 0, cache.make_window_room(sequence, sequence.length + len(ids)))
     if sum(sizes) + sum(in_window) != len(opened.data):
         raise _mismatch("has the wrong size")
-    return Fitted(made_by, packed, header.get("sound") is True, tuple(sizes), tuple(in_window))
+    return Fitted(made_by, packed, header.get("sound") is True, tuple(sizes), tuple(in_window), lineage)
 
 
 def adopt(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], fitted: Fitted) -> None:
@@ -297,6 +304,7 @@ def adopt(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], fitted: Fitt
     """
     first = sequence.length
     cache.adopt(sequence, list(ids), fitted.made_by, fitted.packed)
+    sequence.lineage = fitted.lineage
     if not fitted.sound:
         sequence.sound_until = min(sequence.sound_until, first)
 

@@ -1,5 +1,6 @@
 """One turn of a conversation: re-use, prefill, decode, and honest counts of each."""
 
+import hashlib
 import logging
 import threading
 import time
@@ -15,11 +16,11 @@ from engine.cache import PAGE, SPARSE_DECODE, Sequence
 from engine.config import Sampling
 from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
 from engine.prefill import chunk_ends, prefill_chunk
-from engine.prefix import common_prefix, find_in_memory, find_in_snapshots, read_alike, restore
+from engine.prefix import StoredPrefix, common_prefix, find_in_memory, find_in_snapshots, read_alike, restore
 from engine.profiles import peak_memory_bytes
 from engine.room import Room
 from engine.sampling import Sampler, StopFilter
-from engine.snapshot import SnapshotReader, block_kind
+from engine.snapshot import SnapshotReader, block_key, block_kind, reading_of
 from engine.split_attention import check_plan
 from engine.steps import AheadSteps, SampledSteps, Steps
 from kernels import cpu_jit
@@ -106,9 +107,8 @@ class Turn:
         if self.snapshots:
             stored = find_in_snapshots(self.snapshots, engine.fingerprint, wanted, engine.blocks, policy)
         if stored is not None and stored.tokens > length:
-            made_by = [made for _, made in stored.blocks]
             states = [
-                (self._shared_tokens(state, made_by), state) for state in engine.conversations.states(self.conversation)
+                (self._shared_tokens(state, stored), state) for state in engine.conversations.states(self.conversation)
             ]
             length, state = max(states, key=lambda found: found[0], default=(0, None))
         else:
@@ -131,16 +131,22 @@ class Turn:
         self.reused = in_memory + self.restored
         self.sparse = self.live.made_by.count(SPARSE_DECODE)
 
-    def _shared_tokens(self, state: Sequence, made_by: list[int]) -> int:
+    def _shared_tokens(self, state: Sequence, stored: StoredPrefix) -> int:
         """Of the blocks about to be restored, the tokens of those that `state` has in memory, made in the same way."""
-        size = self.engine.blocks.tokens
-        alike = read_alike(state, self.plan.reading)
-        common = int(min(common_prefix(state.ids, self.prompt), len(made_by) * size, alike))
+        size, policy = self.engine.blocks.tokens, self.plan.reading
+        alike = read_alike(state, policy)
+        common = int(min(common_prefix(state.ids, self.prompt), len(stored.blocks) * size, alike))
         if self.engine.cache.packs:
             common = min(common, state.packed * PAGE)
         blocks = 0
         while (blocks + 1) * size <= common:
-            if block_kind(state, blocks * size, (blocks + 1) * size) != made_by[blocks]:
+            key, made_by = stored.blocks[blocks]
+            kind = block_kind(state, blocks * size, (blocks + 1) * size)
+            if not blocks and self.engine.blocks.exact_only:
+                reading = reading_of(policy.key, policy.dense_until, size)
+                mine = block_key(self.engine.fingerprint, state.ids[:size], kind, reading, state.lineage)
+                made_by = kind if mine == key else None
+            if kind != made_by:
                 break
             blocks += 1
         return blocks * size
@@ -149,6 +155,16 @@ class Turn:
         self._fork(state, length)
         # What was kept was read as this turn's policy would have (`read_alike`); what follows is read by it.
         self.live.reading, self.live.dense_until = self.plan.reading.key, self.plan.reading.dense_until
+        if self.engine.blocks.exact_only and not self.live.length:
+            self.live.lineage = self._lineage()
+
+    def _lineage(self) -> str:
+        """What the KV of a prompt that is read from its start depends on besides its tokens, up to its last checkpoint:
+        which of them read everything, and where chunks were cut. Elsewhere blocks that are known are re-used; where
+        that starts at kept states only, tokens whose blocks are stored may be read again and must not mix with them."""
+        last = self.checkpoints[-1] if self.checkpoints else len(self.prompt)
+        facts = f"{self.checkpoints} {last} {min(last, self.plan.tail)}"
+        return hashlib.sha256(facts.encode()).hexdigest()
 
     def _fork(self, state: Sequence | None, length: int) -> None:
         cache, live = self.engine.cache, self.live

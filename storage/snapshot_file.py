@@ -26,7 +26,7 @@ WRITER_PRAGMAS = {
     "journal_size_limit": 64 * 1024 * 1024,
     "cache_size": -16_384,
 }
-READER_PRAGMAS = {"query_only": "ON", "cache_size": -8_192}
+READER_PRAGMAS = {"query_only": "ON", "cache_size": -1_024}  # rows are read once: a larger one leaves the processor's
 
 # What the machine can do to a sound file. Everything else that SQLite complains about means that the file is not sound.
 _ENVIRONMENT = {

@@ -174,6 +174,28 @@ def test_another_question_and_an_edit_start_at_the_checkpoint(engines):
         assert all_free(engine)
 
 
+@pytest.mark.parametrize("kv_format", ["bf16", "k4v4"])
+def test_what_was_read_anew_is_not_mixed_with_blocks_of_the_same_tokens(tmp_path, monkeypatch, kv_format):
+    """The end of a short prompt reads everything, where a longer one with the same tokens reads less of it."""
+    monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 2)
+    model = make_model("llama", layers=4, hidden_size=64, heads=4, kv_heads=2, max_position=4096)
+    sparse = replace(SPARSE, budget=384, reading_budget=256)
+    options = {"kv_format": kv_format, "sparsity": sparse, "gates": ((0.9, 0.1),) * 4, "prefill_chunk": 256}
+    stayed, again = (tiny_engine(tmp_path / "model", model=model, **options) for _ in range(2))
+    store, ids = Store(), random_ids(1200)[:600] + random_ids(60, 5)
+    turn(stayed, random_ids(1200), conversation="long", checkpoints=[1100], save_to=store, tokens=2, **HOW)
+    first = turn(stayed, ids, conversation="short", save_to=store, tokens=2, **HOW)
+    assert first.stats.reused_tokens == 0
+    prompt = ids + first.ids + random_ids(5, 2)
+    live = turn(stayed, prompt, conversation="short", tokens=8, **HOW)
+    back = turn(again, prompt, conversation="short", snapshots=store, tokens=8, **HOW)
+    assert back.ids == live.ids
+    assert back.stats.restored_tokens == live.stats.reused_tokens == len(prompt) - 6
+    rows = [list(engine.export("short", engine.live_tokens("short"))) for engine in (stayed, again)]
+    assert len(rows[0]) > 3
+    assert [(row.key, row.payload) for row in rows[0]] == [(row.key, row.payload) for row in rows[1]]
+
+
 def test_a_document_in_memory_is_not_restored_twice(engines):
     store, prompt = left_behind(engines[0])
     other = random_ids(DOCUMENT) + random_ids(5, 77)
