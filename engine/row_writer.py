@@ -43,7 +43,7 @@ def place_in_one_launch(memory: KvMemory, slots: Runs, rows: torch.Tensor) -> bo
     if len(kinds) != 1 or any(slot % PAGE or tokens % PAGE for _, slot, tokens in slots):
         return False
     table = memory.page_table(kinds.pop())
-    if table is None or rows.stride(0) % 4 or rows.data_ptr() % 4:
+    if table is None or not table.fits(rows):
         return False
     done, pages = 0, rows.shape[1] // table.page_bytes
     for _, slot, tokens in slots:

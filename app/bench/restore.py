@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from app.bench.context import filled, make_cache
-from engine.cache import PAGE, KvCache, Sequence
+from engine.cache import EXACT_RECENT, PAGE, KvCache, Sequence
 from engine.config import ModelConfig
 from engine.kv_memory import bytes_per_token
 from engine.patterns import AttentionPolicy
@@ -122,7 +122,7 @@ class Reader:
 
     def __init__(self, cache: KvCache, written: Written) -> None:
         self._cache, self._written, self._blocks = cache, written, blocks_of(cache)
-        self._ids = array("i", [1]) * written.tokens
+        self._ids = array("i", [1]) * (written.tokens + EXACT_RECENT)  # so many are computed where no checkpoint is
 
     def warm_up(self) -> float:
         """Restore some rows, so that kernels are compiled and memory is pinned -> seconds."""

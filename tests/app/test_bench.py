@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from app.bench import plot, restore
+from app.bench.context import make_cache
 from app.bench.plan import BenchPlan
 from app.bench.restore import measure_restore
 from app.bench.rows import Row, as_line, as_table, first_token
@@ -71,6 +73,18 @@ def test_restored_is_what_was_stored(kv_format: str, tmp_path: Path) -> None:
     assert min(cold.seconds, warm.seconds, cold.write_s, cold.plain_gb_per_s) > 0
     assert cold.gb_per_s == pytest.approx(cold.file_bytes / cold.seconds / 1e9)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_stored_in_time_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "block_pages", lambda bytes_per_token: 2)
+    cache = make_cache(SMALL, "fp8", 4096, CPU)
+    with monkeypatch.context() as patched:
+        patched.setattr(restore.time, "perf_counter", count(0.0).__next__)
+        written = restore.write_random(cache, 4096, tmp_path, 20)
+    assert 0 < written.tokens < 4096
+    reader = restore.Reader(cache, written)
+    assert reader.warm_up() > 0
+    assert reader.restore() > 0
 
 
 def test_other_bytes_than_were_stored_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

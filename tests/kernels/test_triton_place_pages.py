@@ -16,17 +16,18 @@ SHAPES = [  # rows, shape and type of a unit, units of a page
     (0, (16,), torch.float16, 1),
     (1, (600,), torch.float32, 1),
 ]
+ODD = [(2, (1,), torch.float16, 1), *SHAPES]  # fp8: a page's values have one scale, so words of 2 bytes
 CAPACITY = 9  # pages
 
 
-def places(fill: int) -> list[PageRows]:
-    """Tensors of `fill` bytes, the second a part of a larger one: its rows stand apart."""
+def places(fill: int, shapes=SHAPES) -> list[PageRows]:
+    """Tensors of `fill` bytes, the one in bf16 a part of a larger one: its rows stand apart."""
     found = []
-    for number, (rows, shape, dtype, units) in enumerate(SHAPES):
+    for rows, shape, dtype, units in shapes:
         count = CAPACITY * units * torch.empty(0, dtype=dtype).element_size()
         for extent in shape:
             count *= extent
-        apart = 64 if number == 1 else 0
+        apart = 64 if dtype == torch.bfloat16 else 0
         memory = torch.full((rows, count + apart), fill, dtype=torch.uint8, device=DEVICE)
         tensor = memory.view(dtype)[:, : count // dtype.itemsize].unflatten(1, (CAPACITY * units, *shape))
         found.append(PageRows(tensor, units))
@@ -41,15 +42,16 @@ def as_bytes(all_places: list[PageRows]) -> list[torch.Tensor]:
     ("payloads", "pages", "skip", "first", "count"), [(3, 2, 0, 1, 6), (4, 1, 1, 6, 3), (1, 4, 2, 0, 2)]
 )
 @pytest.mark.parametrize("behind", [0, 20])
-def test_as_tensor_by_tensor(random, payloads, pages, skip, first, count, behind) -> None:
-    expected, got = places(85), places(85)
+@pytest.mark.parametrize(("shapes", "word"), [(SHAPES, 4), (ODD, 2)])
+def test_as_tensor_by_tensor(random, payloads, pages, skip, first, count, behind, shapes, word) -> None:
+    expected, got = places(85, shapes), places(85, shapes)
     size = pages * sum(place.tensor.shape[0] * place.page_bytes for place in expected)
     data = torch.randint(0, 256, (payloads, size + behind), generator=random, dtype=torch.uint8).to(DEVICE)
     place_pages(data[:, :size], pages, expected, skip, first, count)
     table = PageTable(got)
-    assert table.page_bytes * pages == size
+    assert (table.page_bytes * pages, table.word) == (size, word)
     table.place(data[:, :size], pages, skip, first, count)
-    for one, other, untouched in zip(as_bytes(expected), as_bytes(got), as_bytes(places(85))):
+    for one, other, untouched in zip(as_bytes(expected), as_bytes(got), as_bytes(places(85, shapes))):
         assert torch.equal(one, other)
         assert one.numel() == 0 or not torch.equal(one, untouched)
 

@@ -104,7 +104,7 @@ def parts(reader: Reader) -> None:
     times = Times()
     times.watch(kvcache, "fetch", "threads: SQLite")
     times.watch(kvcache, "checksum", "threads: row's checksum")
-    times.watch(row_loader, "open_payload", "threads: payload's checksum and header")
+    times.watch(row_loader, "open_payload", "threads: payload's header")
     times.watch(row_loader.Batch, "_load", "threads: all of a row")
     times.watch(prefix, "fit", "main: check against the prompt")
     times.watch(prefix, "adopt", "main: take pages")
@@ -162,7 +162,7 @@ def prepare(args: argparse.Namespace) -> None:
     shutil.rmtree(args.folder, ignore_errors=True)
     args.folder.mkdir(parents=True)
     started = [start(args, "write", name, args.length) for name in args.formats]
-    if args.device != "cpu":
+    if args.prefill and args.device != "cpu":
         started.append(start(args, "prefill", args.formats[0], 8192))
     for process in started:
         process.wait()
@@ -171,7 +171,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace) -> None:
     (args.folder / "prefill.json").unlink(missing_ok=True)
-    if args.device != "cpu":
+    if args.prefill and args.device != "cpu":
         start(args, "prefill", args.formats[0], args.length).wait()
     start(args, "read", ",".join(args.formats), args.length).wait()
     shutil.rmtree(args.folder)
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=131072)
     parser.add_argument("--formats", type=lambda text: text.split(","), default=["k4v4", "fp8"])
     parser.add_argument("--write-seconds", type=float, default=80.0, help="what is not stored by then is left out")
+    parser.add_argument("--no-prefill", dest="prefill", action="store_false", help="leave out what it is compared with")
     args = parser.parse_args()
     stages[args.stage](args)
 
