@@ -33,10 +33,10 @@ def sparsity_of(mode: str, usual: Sparsity) -> Sparsity:
     return replace(usual, budget=384, reading_budget=256) if mode == "fast" else usual
 
 
-def pair(folder: Path, monkeypatch: pytest.MonkeyPatch, **options) -> list[Engine]:
+def pair(folder: Path, monkeypatch: pytest.MonkeyPatch, layers: int = 4, **options) -> list[Engine]:
     """Two engines of one model, as before and after a restart; blocks of two pages."""
     monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 2)
-    model = make_model("llama", layers=4, max_position=4096)
+    model = make_model("llama", layers=layers, max_position=4096)
     settings: dict[str, Any] = {"sparsity": SPARSE} | options
     return [tiny_engine(folder, model=model, prefill_chunk=128, **settings) for _ in range(2)]
 
@@ -74,6 +74,11 @@ def compare(engines: list[Engine], mode: str) -> None:
 @pytest.mark.parametrize(("kv_format", "mode"), ALL if os.environ.get("UNABRIDGED_ALL_FORMATS") else SOME)
 def test_every_format_and_policy(tmp_path, monkeypatch, kv_format, mode):
     compare(pair(tmp_path, monkeypatch, kv_format=kv_format, gates=GATES, sparsity=sparsity_of(mode, SPARSE)), mode)
+
+
+@pytest.mark.skipif(not os.environ.get("UNABRIDGED_ALL_FORMATS"), reason="test_wide_keys.py has a shorter one")
+def test_layers_with_wide_keys(tmp_path, monkeypatch):
+    compare(pair(tmp_path, monkeypatch, layers=5, kv_format="k3v3", wide_key_layers=(2,)), "balanced")
 
 
 @pytest.mark.parametrize(
