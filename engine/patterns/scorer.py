@@ -7,6 +7,7 @@ kept beside the pages under its `name` (the class's, if it gives none) and `vers
 (mean, std), float16 [kv_heads, pages, 4, d] each.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from engine.patterns.identity import identity
 from kernels.block_index import PAGE
 from kernels.kv_codec import bounds, coarse_keys, logical_statistics, summarize
 from kernels.kv_codec.paged import copy_coarsely_into, summarize_into
-from kernels.page_scores import coarse_scores, mean_std_scores, min_max_scores
+from kernels.page_scores import coarse_logs, coarse_scores, mean_std_scores, min_max_scores
 
 LOGICAL = 16  # tokens of a logical page
+_WEIGHED = 2  # times as many pages as are wanted have their tokens weighed
 MASS = "mass"  # the summary that attention itself writes
 
 
@@ -49,6 +51,13 @@ class Scorer(ABC):
     @abstractmethod
     def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
         """query float32 [kv_heads, blocks, rows, d] -> float32 [kv_heads, blocks, pages]."""
+
+    def shares(self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, count: int) -> torch.Tensor | None:
+        """Scores that KV heads can be compared by, float32 [kv_heads, blocks, pages], or None: there are none.
+
+        `allowed` bool [blocks, pages]: pages that a block may see. `count`: how many pages a KV head wants on average.
+        """
+        return None
 
     @abstractmethod
     def summarize(self, keys: torch.Tensor) -> Summary:
@@ -119,8 +128,9 @@ class MinMax(_LogicalPages):
 class CoarseKeys(_LogicalPages):
     """Weighs single tokens by a copy of the keys in 2 bits: it finds what a logical page's mean hides.
 
-    A decode step weighs every token of a page. The many rows of a prefill block make do with logical pages, whose mean
-    and standard deviation follow from the same codes.
+    A decode step weighs every token of a page. A prefill block has many rows: of the pages that look best by mean and
+    standard deviation of logical pages, which follow from the same codes, it weighs the tokens of twice as many as it
+    wants, and a page counts for the largest share of a row's attention that it would draw (decision 0124).
     """
 
     @property
@@ -133,7 +143,7 @@ class CoarseKeys(_LogicalPages):
 
     @property
     def key(self) -> str:
-        return f"{self.name}/{self.logical}@1"
+        return f"{self.name}/{self.logical}@2"
 
     def summarize(self, keys: torch.Tensor) -> Summary:
         return coarse_keys(keys)
@@ -146,6 +156,20 @@ class CoarseKeys(_LogicalPages):
         if query.shape[2] >= SAMPLED_ROWS:  # of a prefill block: so many positions, times the heads of a group
             return mean_std_scores(query, *logical_statistics(codes, scale, minimum, self.logical))
         return coarse_scores(query, codes, scale, minimum, query.shape[-1] ** -0.5)
+
+    def shares(self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, count: int) -> torch.Tensor | None:
+        """Logarithms of shares. Pages that were not weighed have the lowest, one that cannot be judged the highest."""
+        if query.shape[2] < SAMPLED_ROWS or summary[0].shape[1] == 0:
+            return None
+        rough = self.score(query, summary).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(~allowed, -math.inf)
+        pages = rough.topk(min(_WEIGHED * count, rough.shape[2]), sorted=False).indices
+        logs = coarse_logs(query, *summary, pages, query.shape[-1] ** -0.5)  # [kv_heads, blocks, listed, rows]
+        unknown = logs.isnan()
+        seen = allowed.expand_as(rough).gather(2, pages)
+        logs = logs.masked_fill_(unknown | ~seen[..., None], -math.inf)
+        found = (logs - logs.logsumexp(2, keepdim=True)).amax(3).nan_to_num_(nan=-math.inf, neginf=-math.inf)
+        found = found.masked_fill_(unknown.any(3), math.inf)
+        return torch.full_like(rough, -math.inf).scatter_(2, pages, found)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from kernels.page_selection import select_pages
 
 @dataclass(frozen=True, repr=False)
 class TopPages(Pattern):
-    """For each query block and KV head `budget` tokens, in whole KV pages: the best ones by `score`.
+    """For each query block and KV head `budget` tokens, in whole KV pages: the best ones by `score`. Where scores of KV
+    heads can be compared, as those of `coarse_keys` in a prompt, the heads of a layer share their budgets.
 
     Always among them, and counted: the first `sink` tokens, the newest `recent` ones, the block's own pages, and pages
     without a summary. Where there are no more pages than that, everything. `score`: a built-in scorer's name, or an
@@ -52,7 +53,7 @@ class TopPages(Pattern):
 
     @property
     def key(self) -> str:
-        return f"TopPages@1({self.budget}, {self.scorer.key}, {self.sink}, {self.recent})"
+        return f"TopPages@2({self.budget}, {self.scorer.key}, {self.sink}, {self.recent})"
 
     def scorers(self) -> tuple[Scorer, ...]:
         return (self.scorer,)
@@ -64,15 +65,19 @@ class TopPages(Pattern):
         blocks, scorer = context.blocks, self.scorer
         if self.is_dense(context.length):
             return context.all_heads(blocks.causal)
-        scores = self._scores(context)
-        known = scores.shape[2]
+        summary = self._summary(context)
+        known = (summary[0] if isinstance(summary, tuple) else summary).shape[1]
+        forced = blocks.once(("top", self.sink, self.recent), lambda: self._forced(context))
+        shares = scorer.shares(context.queries, summary, blocks.causal[:, :known], self.count)
+        if shares is not None:
+            return _select_together(shares, forced, blocks.causal, self.count)
+        scores = scorer.score(context.queries, summary)
         if isinstance(scorer, OwnScorer):
             scorer.check_finite(scores, blocks.causal[:, :known])
-        forced = blocks.once(("top", self.sink, self.recent), lambda: self._forced(context))
         return select_pages(scores, forced, blocks.causal, self.count)
 
-    def _scores(self, context: BlockContext) -> torch.Tensor:
-        """float32 [kv_heads, blocks, summarized pages]"""
+    def _summary(self, context: BlockContext) -> Summary:
+        """What the scorer keeps of the pages, where there is one and queries to go with it."""
         summary: Summary | None = context.summaries.get(self.scorer.summary)
         if summary is None or context.queries is None:
             what = "queries" if summary is not None else f"summaries {self.scorer.summary!r} of the KV pages"
@@ -83,7 +88,7 @@ class TopPages(Pattern):
         if pages > context.pages:
             hint = f"Give at most the sequence's own {context.pages}."
             raise PatternError(self.name, f"there are summaries of {pages} KV pages.", hint)
-        return self.scorer.score(context.queries, summary)
+        return summary
 
     def _forced(self, context: BlockContext) -> torch.Tensor:
         blocks = context.blocks
@@ -92,3 +97,13 @@ class TopPages(Pattern):
     def __repr__(self) -> str:
         score = repr(self.score) if self.scorer.built_in else self.scorer.name
         return f"TopPages({self.budget}, score={score}, sink={self.sink}, recent={self.recent})"
+
+
+def _select_together(scores: torch.Tensor, forced: torch.Tensor, allowed: torch.Tensor, count: int) -> torch.Tensor:
+    """As `select_pages`, with `count` pages a KV head on average: the best of all heads together."""
+    kv_heads, pages = scores.shape[0], allowed.shape[1]
+    known = scores.shape[2]
+    row = torch.nn.functional.pad(scores, (0, pages - known)).transpose(0, 1).flatten(1)[None]
+    unscored = torch.arange(pages, device=scores.device) >= known
+    chosen = select_pages(row, (forced | unscored).repeat(1, kv_heads), allowed.repeat(1, kv_heads), count * kv_heads)
+    return chosen[0].unflatten(1, (kv_heads, pages)).transpose(0, 1)

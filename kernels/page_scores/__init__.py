@@ -5,7 +5,7 @@ import torch
 from kernels import cpu_jit, triton_jit
 from kernels.page_scores import reference
 
-__all__ = ["coarse_scores", "mean_std_scores", "min_max_scores"]
+__all__ = ["coarse_logs", "coarse_scores", "mean_std_scores", "min_max_scores"]
 
 _FEW_ROWS = 8  # a decode step; not counted over query blocks, so that their number does not change last bits
 
@@ -49,6 +49,23 @@ def coarse_scores(
 
         return cpu_coarse.coarse_scores(q.contiguous(), codes, scale, minimum, factor)
     return reference.coarse_scores(q, codes, scale, minimum, factor)
+
+
+def coarse_logs(
+    q: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor,
+    pages: torch.Tensor,
+    factor: float,
+) -> torch.Tensor:
+    """Of each row the logarithms that `coarse_scores` takes the largest of, for listed pages alone: pages int32 or
+    int64 [kv_heads, blocks, listed], q and coarse keys as there -> float32 [kv_heads, blocks, listed, rows]."""
+    if _on_card(q, codes) and pages.shape[2]:
+        from kernels.page_scores import triton_coarse_blocks
+
+        return triton_coarse_blocks.listed_logs(q, codes, scale, minimum, pages, factor)
+    return reference.coarse_logs(q, codes, scale, minimum, pages, factor)
 
 
 def _on_card(q: torch.Tensor, summary: torch.Tensor) -> bool:

@@ -3,6 +3,8 @@
 Scores of one page never depend on another page's summary, so NaN there stays there.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from kernels.kv_codec.coarse import coarse_codes
@@ -33,13 +35,37 @@ def coarse_scores(
     q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, factor: float
 ) -> torch.Tensor:
     """As `kernels.page_scores.coarse_scores`."""
+    kv_heads, blocks, rows, _ = q.shape
+    scores = torch.empty(kv_heads, blocks, codes.shape[1], device=q.device)
+    for part, logs in _row_logs(q, codes, scale, minimum, factor):
+        scores[:, :, part] = logs.unflatten(1, (blocks, rows)).amax(2)
+    return scores
+
+
+def coarse_logs(
+    q: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor,
+    pages: torch.Tensor,
+    factor: float,
+) -> torch.Tensor:
+    """As `kernels.page_scores.coarse_logs`. All pages are weighed, as gathering the listed ones would cost more."""
+    kv_heads, blocks, rows, _ = q.shape
+    logs = torch.empty(kv_heads, blocks, codes.shape[1], rows, device=q.device)
+    for part, found in _row_logs(q, codes, scale, minimum, factor):
+        logs[:, :, part] = found.unflatten(1, (blocks, rows)).transpose(2, 3)
+    return logs.gather(2, pages.long()[..., None].expand(-1, -1, -1, rows))
+
+
+def _row_logs(
+    q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, factor: float
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Some pages after the other: which, and the logsumexp over their tokens, [kv_heads, blocks * rows, pages]."""
     kv_heads, blocks, rows, d = q.shape
-    pages, q = codes.shape[1], q.flatten(1, 2).float() * factor  # [kv_heads, blocks * rows, d]
-    scores = torch.empty(kv_heads, blocks, pages, device=q.device)
+    q = q.flatten(1, 2).float() * factor
     step = max(1, _SLAB // max(1, kv_heads * PAGE * max(d, blocks * rows)))
-    for first in range(0, pages, step):
+    for first in range(0, codes.shape[1], step):
         part = slice(first, first + step)
         keys = torch.addcmul(minimum[:, part, None].float(), coarse_codes(codes[:, part]), scale[:, part, None].float())
-        logits = (q @ keys.flatten(1, 2).mT).unflatten(2, (-1, PAGE))  # [kv_heads, blocks * rows, pages, 64]
-        scores[:, :, part] = logits.logsumexp(3).unflatten(1, (blocks, rows)).amax(2)
-    return scores
+        yield part, (q @ keys.flatten(1, 2).mT).unflatten(2, (-1, PAGE)).logsumexp(3)

@@ -143,18 +143,26 @@ TOP = [
 
 @pytest.mark.parametrize("pattern", TOP, ids=repr)
 def test_top_pages_is_the_sorted_choice(pattern: TopPages) -> None:
+    """Of each KV head, or of all together where their scores can be compared."""
     seen = context(1500, 1700)
-    scores = pattern.scorer.score(seen.queries, seen.summaries[pattern.scorer.summary])
-    listed = pattern.listed(seen)
-    for head in range(KV_HEADS):
+    summary = seen.summaries[pattern.scorer.summary]
+    scores = pattern.scorer.score(seen.queries, summary)
+    shares = pattern.scorer.shares(seen.queries, summary, seen.blocks.causal[:, : scores.shape[2]], pattern.count)
+    assert (shares is not None) == (pattern.scorer.name == "coarse_keys")
+    groups = [list(range(KV_HEADS))] if shares is not None else [[head] for head in range(KV_HEADS)]
+    scores, listed = scores if shares is None else shares, pattern.listed(seen)
+    for heads in groups:
         for block, (first, end) in enumerate(zip(seen.first.tolist(), seen.end.tolist())):
             forced = set(range(-(-pattern.sink // PAGE)))
             forced |= set(range((first - pattern.recent + 1) // PAGE, (end - 1) // PAGE + 1))
             forced |= set(range(scores.shape[2], (end - 1) // PAGE + 1))
-            rest = [page for page in range(min((end - 1) // PAGE + 1, scores.shape[2])) if page not in forced]
-            rest.sort(key=lambda page: (-float(scores[head, block, page]), page))
-            expected = forced | set(rest[: max(0, pattern.count - len(forced))])
-            assert set(listed[head, block].nonzero().flatten().tolist()) == expected
+            pages = [page for page in range(min((end - 1) // PAGE + 1, scores.shape[2])) if page not in forced]
+            rest = [(head, page) for head in heads for page in pages]
+            rest.sort(key=lambda each: (-float(scores[each[0], block, each[1]]), each))
+            expected = {(head, page) for head in heads for page in forced}
+            expected |= set(rest[: max(0, (pattern.count - len(forced)) * len(heads))])
+            found = {(head, page) for head in heads for page in listed[head, block].nonzero().flatten().tolist()}
+            assert found == expected
 
 
 @pytest.mark.parametrize("pattern", TOP, ids=repr)
@@ -329,7 +337,7 @@ def test_keys_tell_patterns_apart_and_stay_as_they_are() -> None:
     assert len(set(keys)) == len(keys)
     assert (
         TopPages(4096) | Sinks(64)
-    ).key == "Union@1(parts=[TopPages@1(4096, coarse_keys/16@1, 64, 256), Sinks@1(tokens=64)])"
+    ).key == "Union@1(parts=[TopPages@2(4096, coarse_keys/16@2, 64, 256), Sinks@1(tokens=64)])"
 
 
 def test_kept_attention_is_the_share_of_softmax_on_listed_pages() -> None:

@@ -96,7 +96,7 @@ def test_an_own_scorer_gets_mean_and_std_unless_it_summarizes() -> None:
     assert own.scorers()[0].summary == "norms@3()"
     assert summary_layout(own.scorer, D) == [((), torch.float16)]
     assert own.listed(context(30, own)).sum(-1).flatten().tolist() == [8, 8]
-    assert own.key == "TopPages@1(512, norms@3(), 64, 256)"
+    assert own.key == "TopPages@2(512, norms@3(), 64, 256)"
 
 
 def test_summary_layouts_of_ours() -> None:

@@ -86,7 +86,7 @@ def test_reading_is_dense_up_to_the_budget_and_at_the_question() -> None:
 
 
 def test_what_reading_lists_in_numbers() -> None:
-    """A chunk past the budget: every block reads the budget, the question's blocks read everything."""
+    """A chunk past the budget: every block reads the budget, which KV heads share, the question's blocks everything."""
     blocks, balanced = QueryBlocks.chunk(6144, 6656, 64), policy("balanced", reading_budget=2048)
     keys = torch.randn(KV_HEADS, 104, PAGE, D)
     seen = BlockContext(
@@ -98,7 +98,8 @@ def test_what_reading_lists_in_numbers() -> None:
         tail=tail_start(6656, documents_end=6550),
     )
     counts = balanced.reading(2).listed(seen).sum(-1)
-    assert counts.tolist() == [[32] * 6 + [103, 104]] * KV_HEADS
+    assert counts.sum(0).tolist() == [32 * KV_HEADS] * 6 + [103 * KV_HEADS, 104 * KV_HEADS]
+    assert counts[:, 6:].tolist() == [[103, 104]] * KV_HEADS
     assert balanced.reading(0).listed(seen).sum(-1)[0].tolist() == list(range(97, 105))
 
 

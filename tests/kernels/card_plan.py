@@ -34,6 +34,7 @@ PLAN: dict[int, tuple[str, ...]] = {
     ),
     89: (
         *_PREFILL,
+        "coarse keys, block scores",
         f"decode attention, lists, k3v3{COLD}",
         "decode attention, dense, k4v4",
         f"decode merge, lists, k3v3{COLD}",
@@ -46,6 +47,7 @@ PLAN: dict[int, tuple[str, ...]] = {
     ),
     90: (
         *_PREFILL,
+        "coarse keys, block scores",
         "decode attention, lists, fp8",
         "decode attention, dense, bf16",
         "decode merge, dense, bf16",
