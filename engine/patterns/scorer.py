@@ -159,11 +159,14 @@ class CoarseKeys(_LogicalPages):
 
     def shares(self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, count: int) -> torch.Tensor | None:
         """Logarithms of shares. Pages that were not weighed have the lowest, one that cannot be judged the highest."""
-        if query.shape[2] < SAMPLED_ROWS or summary[0].shape[1] == 0:
+        codes, scale, minimum = summary
+        if query.shape[2] < SAMPLED_ROWS or codes.shape[1] == 0:
             return None
         rough = self.score(query, summary).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(~allowed, -math.inf)
         pages = rough.topk(min(_WEIGHED * count, rough.shape[2]), sorted=False).indices
-        logs = coarse_logs(query, *summary, pages, query.shape[-1] ** -0.5)  # [kv_heads, blocks, listed, rows]
+        logs = coarse_logs(
+            query, codes, scale, minimum, pages, query.shape[-1] ** -0.5
+        )  # [kv_heads, blocks, listed, rows]
         unknown = logs.isnan()
         seen = allowed.expand_as(rough).gather(2, pages)
         logs = logs.masked_fill_(unknown | ~seen[..., None], -math.inf)

@@ -65,19 +65,19 @@ class TopPages(Pattern):
         blocks, scorer = context.blocks, self.scorer
         if self.is_dense(context.length):
             return context.all_heads(blocks.causal)
-        summary = self._summary(context)
+        queries, summary = self._what_to_score(context)
         known = (summary[0] if isinstance(summary, tuple) else summary).shape[1]
         forced = blocks.once(("top", self.sink, self.recent), lambda: self._forced(context))
-        shares = scorer.shares(context.queries, summary, blocks.causal[:, :known], self.count)
+        shares = scorer.shares(queries, summary, blocks.causal[:, :known], self.count)
         if shares is not None:
             return _select_together(shares, forced, blocks.causal, self.count)
-        scores = scorer.score(context.queries, summary)
+        scores = scorer.score(queries, summary)
         if isinstance(scorer, OwnScorer):
             scorer.check_finite(scores, blocks.causal[:, :known])
         return select_pages(scores, forced, blocks.causal, self.count)
 
-    def _summary(self, context: BlockContext) -> Summary:
-        """What the scorer keeps of the pages, where there is one and queries to go with it."""
+    def _what_to_score(self, context: BlockContext) -> tuple[torch.Tensor, Summary]:
+        """The queries, and what the scorer keeps of the pages. PatternError where there is none of either."""
         summary: Summary | None = context.summaries.get(self.scorer.summary)
         if summary is None or context.queries is None:
             what = "queries" if summary is not None else f"summaries {self.scorer.summary!r} of the KV pages"
@@ -88,7 +88,7 @@ class TopPages(Pattern):
         if pages > context.pages:
             hint = f"Give at most the sequence's own {context.pages}."
             raise PatternError(self.name, f"there are summaries of {pages} KV pages.", hint)
-        return summary
+        return context.queries, summary
 
     def _forced(self, context: BlockContext) -> torch.Tensor:
         blocks = context.blocks
