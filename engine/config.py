@@ -31,9 +31,9 @@ def _positive(value: object) -> bool:
 def check_layers(field: str, layers: object, count: int | None = None) -> None:
     """ValueError unless `layers` is a tuple of layer numbers, ascending, below `count`; None takes any."""
     need = "layers in ascending order" + (f", from 0 to {count - 1}" if count is not None else ", from 0 on")
-    ok = isinstance(layers, tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in layers)
-    ok = ok and list(layers) == sorted(set(layers)) and all(n >= 0 and (count is None or n < count) for n in layers)
-    _need(ok, field, layers, need)
+    numbers: tuple[Any, ...] = layers if isinstance(layers, tuple) else (None,)
+    ok = all(isinstance(n, int) and not isinstance(n, bool) for n in numbers) and list(numbers) == sorted(set(numbers))
+    _need(ok and all(n >= 0 and (count is None or n < count) for n in numbers), field, layers, need)
 
 
 def _finite(value: object, above: float) -> bool:

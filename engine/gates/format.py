@@ -99,7 +99,7 @@ def as_rows(gates: torch.Tensor) -> Gates:
 
 def write_gates(path: Path, gates: HeadGates) -> None:
     """Write the file, whole or not at all."""
-    facts = {"version": VERSION} | asdict(gates)
+    facts: dict[str, Any] = {"version": VERSION} | asdict(gates)
     lists = [facts.pop(name) for name in ("wide_key_layers", "gates")]
     head = json.dumps(facts, indent=1).removesuffix("\n}")
     wide, rows = json.dumps(lists[0]), ",\n  ".join(map(json.dumps, lists[1]))
@@ -124,7 +124,7 @@ def read_gates(path: Path, fingerprint: str | None = None) -> HeadGates:
             "Calibrate the model again.",
         )
     if version == 1:
-        found = {"wide_key_layers": []} | found
+        found.setdefault("wide_key_layers", [])
     fields = set(HeadGates.__dataclass_fields__)
     if set(found) != fields:
         odd = ", ".join(sorted(set(found) ^ fields))

@@ -5,6 +5,7 @@ one layer at a time.
 """
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch.nn import functional
@@ -95,5 +96,9 @@ def layer_outputs(
     for index in range(first, len(decoder.layers)):
         poll()
         layer = decoder.layers[index]
-        x = checkpoint(one, x, index, layer, use_reentrant=False) if torch.is_grad_enabled() else one(x, index, layer)
+        if torch.is_grad_enabled():
+            made = checkpoint(one, x, index, layer, use_reentrant=False)
+        else:
+            made = one(x, index, layer)
+        x = cast(torch.Tensor, made)  # checkpoint's result has no type
         yield x
