@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.gates import HeadGates
 
 STEPS = 120
-SAMPLES = 12  # texts that training draws from
+SAMPLES = 16  # texts that training draws from
 QUICK_SAMPLES = 4
 _DESCRIPTION = """\
 Finds the KV heads that never look far back and may stream: in balanced and fast they read the start of a text and its

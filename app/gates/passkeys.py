@@ -21,7 +21,7 @@ PASSKEYS = 6
 WORDS_OF_PASSKEY = 8
 FIRST = 96  # tokens at the start without a passkey, more than the sink
 NEAR = 384  # tokens before the questions without one, more than a streaming head reads
-LENGTHS = (1024, 4096, 2048, 6144)  # tokens of the contexts, in turn: in short ones most of a text is near
+LENGTHS = (1024, 1536, 1024, 2048)  # tokens of the contexts, in turn
 SHORTEST = 768
 
 Encode = Callable[[str], Sequence[int]]
