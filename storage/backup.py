@@ -129,7 +129,8 @@ def finish_putting_back(folder: Path) -> None:
     """Ends what a kill broke off while a deleted library was put back (storage.file_watch).
 
     A whole copy is all there is: it becomes library.db, or is kept as library.db.replaced-<time> where another file has
-    that name by now. A copy that was never finished is removed; a damaged one is kept as library.db.corrupt-<time>.
+    that name by now. A copy that was never finished is removed; a damaged one is kept as library.db.corrupt-<time>, and
+    so is an unfinished one where library.db is missing and there are backups. That raises DatabaseDamaged.
     No Library may be open on the folder. Raises StorageError.
     """
     library, part = folder / LIBRARY_NAME, folder / RESTORING_NAME
@@ -138,7 +139,8 @@ def finish_putting_back(folder: Path) -> None:
         if not part.exists():
             return
         state = _state_of_copy(part)
-        if state == "empty":
+        lost = state == "empty" and not library.exists() and bool(list_backups(folder))
+        if state == "empty" and not lost:
             log.warning("%s was not finished and is removed", part.name)
             for suffix in ("", *_SIDE_FILES):
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
@@ -153,6 +155,8 @@ def finish_putting_back(folder: Path) -> None:
             os.replace(part, kept)
             log.warning("%s is %s and is kept as %s", part.name, state, kept.name)
         _flush(folder)
+        if lost:
+            raise damaged_library(folder, "it was deleted, and putting it back was broken off")
     except OSError as error:
         raise StorageError(f"{part.name} cannot be put back: {error.strerror}.", f"Check {folder}.") from error
 
@@ -193,8 +197,8 @@ def restore_backup(folder: Path, backup: Path | None = None) -> Path:
     try:
         part.write_bytes(backup.read_bytes())
         _flush(part)
-        if library.exists():
-            _set_aside(library)
+        if any(Path(f"{library}{suffix}").exists() for suffix in ("", *_SIDE_FILES)):
+            _set_aside(library)  # a log that is left of a deleted file would be taken for that of the backup
         os.replace(part, library)
         _flush(folder)
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import DatabaseDamaged, DataFolderBusy, DataFolderLock, Library, StorageError, connection
-from storage.backup import KEEP, daily_backup_is_due, list_backups, make_backup
+from storage.backup import KEEP, daily_backup_is_due, list_backups, make_backup, restore_backup
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no open files")
 
@@ -147,6 +147,22 @@ def test_a_copy_that_was_never_finished_is_removed(tmp_path: Path) -> None:
     with Library.open(tmp_path) as library:
         assert library.conversations() == []
     assert not list(tmp_path.glob("*.restoring*"))
+
+
+def test_where_a_copy_was_never_finished_the_backup_is_offered(tmp_path: Path) -> None:
+    with Library.open(tmp_path) as library:
+        conversation = library.create_conversation("earlier").id
+        backup = library.backup()
+    killed(tmp_path, "copying")
+    for reason in ("broken off", "set aside earlier"):  # until it is decided
+        with pytest.raises(DatabaseDamaged, match=reason) as caught:
+            Library.open(tmp_path)
+        assert caught.value.backup == backup.path
+    assert not (tmp_path / "library.db").exists()
+    assert not list(tmp_path.glob("*.restoring*"))
+    restore_backup(tmp_path)
+    with Library.open(tmp_path) as library:
+        assert [found.id for found in library.conversations()] == [conversation]
 
 
 def test_a_copy_beside_another_library_is_kept(tmp_path: Path) -> None:
