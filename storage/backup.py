@@ -139,6 +139,8 @@ def finish_putting_back(folder: Path) -> None:
         if not part.exists():
             return
         state = _state_of_copy(part)
+        for suffix in ("-wal", "-shm"):  # made by looking: a copy is written without a log
+            Path(f"{part}{suffix}").unlink(missing_ok=True)
         lost = state == "empty" and not library.exists() and bool(list_backups(folder))
         if state == "empty" and not lost:
             log.warning("%s was not finished and is removed", part.name)

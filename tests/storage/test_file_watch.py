@@ -142,6 +142,19 @@ def test_a_kill_while_it_is_put_back_loses_nothing(tmp_path: Path, moment: str) 
     assert not list(tmp_path.glob("*.restoring*"))
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_looking_at_a_copy_leaves_no_files_behind(tmp_path: Path, beside: bool) -> None:
+    """Killed before the copy was told to do without a log."""
+    with Library.open(tmp_path) as library:
+        conversation = library.create_conversation("kept").id
+    shutil.copy(tmp_path / "library.db", tmp_path / "library.db.restoring")
+    if not beside:
+        (tmp_path / "library.db").unlink()
+    with Library.open(tmp_path) as library:
+        assert [found.id for found in library.conversations()] == [conversation]
+    assert not list(tmp_path.glob("*.restoring*"))
+
+
 def test_a_copy_that_was_never_finished_is_removed(tmp_path: Path) -> None:
     killed(tmp_path, "copying")
     with Library.open(tmp_path) as library:
