@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import hashlib
 import io
 import lzma
 import os
@@ -138,6 +139,9 @@ class ZipTree(ArchiveTree):
         if locked and locked == len(self._members):
             raise BadInput(f"{name} is protected by a password.", "Unpack it and open the folder.")
 
+    def __contains__(self, path: str) -> bool:
+        return path in self._members
+
     def open(self, path: str) -> tuple[BinaryIO, int, int]:
         member = self._members.get(path)
         if member is None:
@@ -149,6 +153,20 @@ class ZipTree(ArchiveTree):
         except BROKEN as error:
             raise NotInside("packed in a way that cannot be read, or damaged") from error
         return _Counted(file, self), member.file_size, 0  # type: ignore[return-value]
+
+    def path_of(self, content: str, ending: str) -> str:
+        """Of the member whose bytes have this sha256, among those of this ending; "" if there is none."""
+        for path, member in self._members.items():
+            if not path.endswith(ending) or member.file_size > MOST_MEMBER:
+                continue
+            digest = hashlib.sha256()
+            with contextlib.suppress(NotInside):  # locked or damaged, so not the one
+                file, _, _ = self.open(path)
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            if digest.hexdigest() == content:
+                return path
+        return ""
 
     def count(self, more: int) -> None:
         self._unpacked += more
@@ -229,12 +247,19 @@ def open_tree(file: BinaryIO, name: str, limits: Limits) -> ZipTree | TarTree:
     return ZipTree(file, name, limits) if is_zip else TarTree(file, name, limits)
 
 
-def open_member(file: BinaryIO, name: str, path: str, limits: Limits) -> io.BytesIO:
-    """One document of an archive, in memory. Raises BadInput."""
+def open_member(file: BinaryIO, name: str, path: str, limits: Limits, content: str = "") -> io.BytesIO:
+    """One document of an archive, in memory. Raises BadInput, NotInside or Stopped.
+
+    content: its sha256 where that is known; a zip is then searched for it if nothing has this path, since earlier
+    versions read some names otherwise.
+    """
     too_large = BadInput(f"{path} is larger than {MOST_MEMBER // 1_000_000} MB.", "Unpack it and open it by itself.")
     file.seek(0)
     if file.read(2) == b"PK":
-        member, size, _ = ZipTree(file, name, limits).open(path)
+        tree = ZipTree(file, name, limits)
+        if content and path not in tree:
+            path = tree.path_of(content, os.path.splitext(path)[1]) or path
+        member, size, _ = tree.open(path)
         if size > MOST_MEMBER:
             raise too_large
         return io.BytesIO(member.read(MOST_MEMBER))

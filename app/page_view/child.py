@@ -132,7 +132,7 @@ def _open(file: BinaryIO, opening: dict[str, Any]) -> pypdfium2.PdfDocument | st
         from app.ingest.extracted import Limits
 
         try:
-            taken = archives.open_member(file, opening["archive"], opening["member"], Limits())
+            taken = archives.open_member(file, opening["archive"], opening["member"], Limits(), opening["content"])
         except (AppError, NotInside, archives.Stopped, MemoryError, *archives.BROKEN):
             return "member"
         if opening["content"] and hashlib.sha256(taken.getbuffer()).hexdigest() != opening["content"]:

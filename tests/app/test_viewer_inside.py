@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 import zipfile
@@ -20,9 +21,9 @@ from app.citation_report import citation_object, citation_place, place
 from app.citations import PageSource, attribute
 from app.errors import AppError
 from app.export import export
-from app.page_view.process import PdfSource
+from app.page_view.process import NoPicture, PdfSource, Renderer
 from app.settings import Settings
-from app.viewer import Place, Viewer
+from app.viewer import WIDTHS, Place, Viewer
 from app.wiring import App
 from storage import FileRow, Library, PageRow
 from tests.app.small_pdfs import FACTS, write_pdf
@@ -110,6 +111,23 @@ def test_pages_of_a_pdf_in_an_archive_are_pictures_even_when_the_original_is_gon
     documents.remove_document(app, document)
     assert not list((app.data_dir / "documents").iterdir()), "the copy of the archive goes with its document"
     viewer.close()
+
+
+def test_a_member_whose_name_was_read_otherwise_is_found_by_its_bytes(tmp_path: Path) -> None:
+    """As stored by a version that took one encoding for all names of an archive."""
+    (tmp_path / "files").mkdir()
+    write_pdf(tmp_path / "files" / "Größe.pdf", FACTS)
+    write_pdf(tmp_path / "files" / "tides.pdf", ["The tide is low."])
+    content = hashlib.sha256((tmp_path / "files" / "Größe.pdf").read_bytes()).hexdigest()
+    path = pack(tmp_path / "files", "files.zip")
+    renderer = Renderer()
+    try:
+        assert renderer.page(PdfSource(path, "Gr├Â├ƒe.pdf", content=content), 2, WIDTHS[0], QUOTE).boxes
+        for other in ("", "0" * 64):
+            with pytest.raises(NoPicture, match="could not be taken out"):
+                renderer.page(PdfSource(path, "Gr├Â├ƒe.pdf", content=other), 2, WIDTHS[0], QUOTE)
+    finally:
+        renderer.close()
 
 
 def test_a_folder_is_looked_at_where_it_lies_and_says_when_a_file_changed(app: App, tmp_path: Path) -> None:
