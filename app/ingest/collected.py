@@ -128,7 +128,8 @@ class Collected:
         self._tell(int(not entry.waits))
 
     def take_known(self, entry: Entry) -> bool:
-        """Its text from an earlier reading; where scanned pages are to be recognised, one that did so or has none."""
+        """Its text from an earlier reading; where scanned pages are to be recognised, one that did so as today or has
+        none."""
         of_pdf = entry.extractor.startswith(PDF)
         if of_pdf and self.ocr:
             known = self.earlier.text(entry.sha256, extractor("pdf", self.ocr))
@@ -137,7 +138,7 @@ class Collected:
                 entry.pages = tuple(known)
                 return True
         known = self.earlier.text(entry.sha256, entry.extractor)
-        if known is None or (of_pdf and self.ocr and any(page.flag in NO_TEXT for page in known)):
+        if known is None or (of_pdf and self.ocr and any(page.ocr or page.flag in NO_TEXT for page in known)):
             return False
         entry.pages = tuple(known)
         return True

@@ -9,6 +9,8 @@ import pytest
 
 from app import documents
 from app.ingest import extractor, ocr_of
+from app.ingest.collected import Collected, Earlier, Entry, Recognition
+from app.ingest.extracted import FilePageText, Limits
 from app.ingest.ocr import parse_tsv
 from app.ingest.recognised import PlacedWord, lines_of, written
 from app.page_view.recognised import marked
@@ -111,6 +113,26 @@ def test_a_passage_is_marked_where_it_stands_on_the_picture(app: App, tmp_path: 
         assert (other.found, other.boxes) == (False, ())
     finally:
         viewer.close()
+
+
+@pytest.mark.parametrize("ocr", ["", "eng"])
+def test_pages_that_an_older_version_recognised_are_recognised_again(ocr: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With OCR; without it their text is better than none. A PDF without such pages is known either way."""
+    monkeypatch.setattr("app.ingest.ocr.version", lambda: "5.3.0")
+    old = extractor("pdf", "eng").replace(", words placed", "")
+    kept = {
+        ("a" * 64, old): [FilePageText("p1", "printed"), FilePageText("p2", "on a picture", ocr=True)],
+        ("b" * 64, old): [FilePageText("p1", "printed")],
+    }
+    earlier = Earlier(text=lambda sha256, name: kept.get((sha256, name)))
+    folder = Collected("records", None, Limits(), earlier, Recognition(ocr, {}))
+    scanned, printed = (Entry(f"{x}.pdf", False, 9, 9, x * 64, old) for x in "ab")
+    assert folder.take_known(scanned) == (not ocr)
+    assert folder.take_known(printed)
+    assert [page.text for page in printed.pages] == ["printed"]
+    if ocr:
+        kept["a" * 64, extractor("pdf", ocr)] = kept["a" * 64, old]
+        assert folder.take_known(scanned)
 
 
 @needs_tesseract
