@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     started, line = time.monotonic(), StatusLine()
     try:
         if args.imported:
-            gates = _imported(store, model, Path(args.imported).expanduser())
+            gates = _with_known_layers(store, _imported(store, model, Path(args.imported).expanduser()))
         else:
             gates = _calibrated(args, settings, model, line, None if known is None else known[0])
     finally:
@@ -127,6 +127,24 @@ def _imported(store: GateStore, model: ModelInfo, path: Path) -> HeadGates:
         return gates
     except GateFileError as error:
         raise BadInput(error.message, error.hint) from error
+
+
+def _with_known_layers(store: GateStore, imported: HeadGates) -> HeadGates:
+    """Gates from elsewhere that name no layers of 8-bit keys, with those that are known of this model."""
+    from engine.gates import GateFileError
+
+    if imported.wide_key_layers:
+        return imported
+    try:
+        found = store.find(imported.model_fingerprint)
+    except GateFileError as error:
+        print(f"{error.message} It is replaced; layers of 8-bit keys in it are not taken over.", file=sys.stderr)
+        return imported
+    if found is None or not found[0].wide_key_layers:
+        return imported
+    wide = found[0].wide_key_layers
+    print(f"No layers of 8-bit keys were imported; those known stay: {', '.join(map(str, wide))}.", file=sys.stderr)
+    return replace(imported, wide_key_layers=wide)
 
 
 def _show(args: argparse.Namespace, store: GateStore, model: ModelInfo) -> int:

@@ -92,8 +92,15 @@ def test_layers_that_need_8_bit_keys_are_found_kept_shown_and_used(calibrate, se
         assert [layer for layer in range(2, 5) if held[layer].key_bits == 8] == wide
         assert engine.kv_bytes_per_token > bytes_per_token(engine.model, "k4v4")
     duo = duo_folder(tmp_path / "duo", "0.1\t0.9\n" * 7)
-    code, imported, _ = calibrate(seven_layers, "--import", duo)
-    assert (code, imported["wide_key_layers"]) == (0, [])
+    code, imported, err = calibrate(seven_layers, "--import", duo)
+    assert (code, imported["method"], imported["wide_key_layers"]) == (0, "imported", wide)
+    assert "those known stay: " + ", ".join(map(str, wide)) in err
+    other = next(layer for layer in range(2, 5) if [layer] != wide)
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(json.loads(Path(made["path"]).read_text()) | {"wide_key_layers": [other]}))
+    code, own, err = calibrate(seven_layers, "--import", file)
+    assert (code, own["wide_key_layers"]) == (0, [other])
+    assert "those known stay" not in err
     code, both, _ = calibrate(seven_layers, "--keys", "--seed", 3)
     assert (code, both["wide_key_layers"]) == (0, wide)
     assert both["gates"] == imported["gates"]
@@ -133,6 +140,9 @@ def test_a_damaged_stored_file_is_an_error_not_passed_over(calibrate, tiny, tmp_
     code, _, err = calibrate(tiny, "--show")
     assert code == 1
     assert Path(made["path"]).name in err
+    code, again, err = calibrate(tiny, "--import", duo_folder(tmp_path / "duo"))
+    assert (code, again) == (0, made | {"seconds": again["seconds"]})
+    assert "is replaced" in err
 
 
 @pytest.mark.parametrize(
