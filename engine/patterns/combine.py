@@ -1,7 +1,7 @@
 """Patterns made of others: by the class of a head, and by layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -27,7 +27,8 @@ class PerHead(Pattern):
     def mask(self, context: BlockContext) -> torch.Tensor:
         if context.streaming is None:
             return self.retrieval.listed(context)
-        streaming, retrieval = self.streaming.listed(context), self.retrieval.listed(context)
+        streaming = self.streaming.listed(context)
+        retrieval = self.retrieval.listed(replace(context, choosing=~context.streaming))
         return torch.where(context.streaming[:, None, None], streaming, retrieval)
 
     def scorers(self) -> tuple[Scorer, ...]:

@@ -88,7 +88,8 @@ class BlockContext:
     in decode and for sampled ones in prefill (`sample_queries`). None where no pattern asks for them.
     `summaries`: by a scorer's `summary`, tensors [kv_heads, summarized pages, ...]. The last pages of a sequence, which
     are not complete, need none; a page without one is always listed by patterns that select.
-    `streaming`: bool [kv_heads], None if no head streams. `tail`: where the prompt's question begins, None in decode.
+    `streaming`: bool [kv_heads], None if no head streams. `choosing`: bool [kv_heads], whose choice of pages is used;
+    None: every head's. `tail`: where the prompt's question begins, None in decode.
     """
 
     blocks: QueryBlocks
@@ -98,6 +99,7 @@ class BlockContext:
     summaries: Mapping[str, Summary] = field(default_factory=dict)
     streaming: torch.Tensor | None = None
     tail: int | None = None
+    choosing: torch.Tensor | None = None
 
     @property
     def first(self) -> torch.Tensor:

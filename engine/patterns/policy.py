@@ -27,6 +27,7 @@ SINK = 64
 RECENT = 256  # tokens at the end that decode always reads
 LOCAL = 1024  # tokens before a query block that prefill always reads, if they are at most a quarter of its budget
 STREAMING_LOCAL = 8192  # what streaming heads read in prefill
+DENSE_BUDGETS = 1.5  # times its reading budget of tokens are read densely: choosing among so few saves nothing
 FIRST_LAYERS = 2  # they attend to everything
 FIRST_DENSE = 65536  # up to so many tokens,
 FIRST_BUDGET = 32768  # and to so many past that
@@ -53,7 +54,8 @@ class Sparsity:
     """How sparse `balanced` and `fast` are. None leaves the choice to the mode; lengths are in tokens.
 
     `budget`: read by a decode step, sink and newest tokens included; or `ratio` of the context if that is more.
-    `reading_budget`: read by a query block of the prompt, with its surroundings; by default 2 * `budget` + 1024.
+    `reading_budget`: read by a query block of the prompt, with its surroundings, from one and a half times as many
+    tokens on; by default 2 * `budget` + 1024.
     `crossover`: answers over fewer tokens are dense. `streaming_ratio`: share of KV heads forced to stream; from 25 %
     on they keep sink and newest tokens only (`compact`). `streaming_local`: the newest tokens that they read in
     prefill, and keep then; by default 8192, or 1024 if compact.
@@ -227,7 +229,7 @@ class AttentionPolicy:
         streaming = Streaming(SINK, self.sparsity.local)
         local = min(LOCAL, budget // 4)
         first = TopPages(max(FIRST_BUDGET, budget), self._scorer, SINK, local) | DenseUpTo(FIRST_DENSE) | QuestionTail()
-        rest = TopPages(budget, self._scorer, SINK, local) | QuestionTail()
+        rest = TopPages(budget, self._scorer, SINK, local) | DenseUpTo(int(DENSE_BUDGETS * budget)) | QuestionTail()
         if self._streaming is None:
             return first, rest
         return PerHead(first, streaming), PerHead(rest, streaming)

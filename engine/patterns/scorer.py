@@ -21,7 +21,7 @@ from engine.patterns.identity import identity
 from kernels.block_index import PAGE
 from kernels.kv_codec import bounds, coarse_keys, logical_statistics, summarize
 from kernels.kv_codec.paged import copy_coarsely_into, summarize_into
-from kernels.page_scores import coarse_logs, coarse_scores, mean_std_scores, min_max_scores
+from kernels.page_scores import coarse_scores, coarse_shares, mean_std_scores, min_max_scores
 
 LOGICAL = 16  # tokens of a logical page
 _WEIGHED = 2  # times as many pages as are wanted have their tokens weighed
@@ -52,10 +52,14 @@ class Scorer(ABC):
     def score(self, query: torch.Tensor, summary: Any) -> torch.Tensor:
         """query float32 [kv_heads, blocks, rows, d] -> float32 [kv_heads, blocks, pages]."""
 
-    def shares(self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, count: int) -> torch.Tensor | None:
-        """Scores that KV heads can be compared by, float32 [kv_heads, blocks, pages], or None: there are none.
+    def weighed(
+        self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, forced: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Pages worth choosing from, int64 [kv_heads, blocks, n], and their scores, float32 of that shape, by which
+        KV heads can be compared; None: this scorer has no such scores.
 
-        `allowed` bool [blocks, pages]: pages that a block may see. `count`: how many pages a KV head wants on average.
+        `allowed`, `forced` bool [blocks, pages]: what a block may see, and what it reads in any case. `count`: how many
+        pages a KV head wants on average.
         """
         return None
 
@@ -157,22 +161,17 @@ class CoarseKeys(_LogicalPages):
             return mean_std_scores(query, *logical_statistics(codes, scale, minimum, self.logical))
         return coarse_scores(query, codes, scale, minimum, query.shape[-1] ** -0.5)
 
-    def shares(self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, count: int) -> torch.Tensor | None:
-        """Logarithms of shares. Pages that were not weighed have the lowest, one that cannot be judged the highest."""
+    def weighed(
+        self, query: torch.Tensor, summary: Any, allowed: torch.Tensor, forced: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Logarithms of shares of attention, for the rows of a prompt's block."""
         codes, scale, minimum = summary
         if query.shape[2] < SAMPLED_ROWS or codes.shape[1] == 0:
             return None
-        rough = self.score(query, summary).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(~allowed, -math.inf)
-        pages = rough.topk(min(_WEIGHED * count, rough.shape[2]), sorted=False).indices
-        logs = coarse_logs(
-            query, codes, scale, minimum, pages, query.shape[-1] ** -0.5
-        )  # [kv_heads, blocks, listed, rows]
-        unknown = logs.isnan()
-        seen = allowed.expand_as(rough).gather(2, pages)
-        logs = logs.masked_fill_(unknown | ~seen[..., None], -math.inf)
-        found = (logs - logs.logsumexp(2, keepdim=True)).amax(3).nan_to_num_(nan=-math.inf, neginf=-math.inf)
-        found = found.masked_fill_(unknown.any(3), math.inf)
-        return torch.full_like(rough, -math.inf).scatter_(2, pages, found)
+        rough = self.score(query, summary).nan_to_num_(nan=math.inf, posinf=math.inf)
+        rough = rough.masked_fill_(forced, math.inf).masked_fill_(~allowed, -math.inf)
+        pages = rough.topk(min(_WEIGHED * count, rough.shape[2]), sorted=False).indices.sort().values
+        return pages, coarse_shares(query, codes, scale, minimum, pages, allowed, query.shape[-1] ** -0.5)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The pattern that selects: the pages with the highest scores, within a budget."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -68,9 +69,10 @@ class TopPages(Pattern):
         queries, summary = self._what_to_score(context)
         known = (summary[0] if isinstance(summary, tuple) else summary).shape[1]
         forced = blocks.once(("top", self.sink, self.recent), lambda: self._forced(context))
-        shares = scorer.shares(queries, summary, blocks.causal[:, :known], self.count)
-        if shares is not None:
-            return _select_together(shares, forced, blocks.causal, self.count)
+        if context.tail is not None:  # a prompt
+            weighed = scorer.weighed(queries, summary, blocks.causal[:, :known], forced[:, :known], self.count)
+            if weighed is not None:
+                return _select_together(*weighed, known, forced, blocks.causal, self.count, context.choosing)
         scores = scorer.score(queries, summary)
         if isinstance(scorer, OwnScorer):
             scorer.check_finite(scores, blocks.causal[:, :known])
@@ -99,11 +101,28 @@ class TopPages(Pattern):
         return f"TopPages({self.budget}, score={score}, sink={self.sink}, recent={self.recent})"
 
 
-def _select_together(scores: torch.Tensor, forced: torch.Tensor, allowed: torch.Tensor, count: int) -> torch.Tensor:
-    """As `select_pages`, with `count` pages a KV head on average: the best of all heads together."""
-    kv_heads, pages = scores.shape[0], allowed.shape[1]
-    known = scores.shape[2]
-    row = torch.nn.functional.pad(scores, (0, pages - known)).transpose(0, 1).flatten(1)[None]
-    unscored = torch.arange(pages, device=scores.device) >= known
-    chosen = select_pages(row, (forced | unscored).repeat(1, kv_heads), allowed.repeat(1, kv_heads), count * kv_heads)
-    return chosen[0].unflatten(1, (kv_heads, pages)).transpose(0, 1)
+def _select_together(
+    pages: torch.Tensor,
+    scores: torch.Tensor,
+    known: int,
+    forced: torch.Tensor,
+    allowed: torch.Tensor,
+    count: int,
+    choosing: torch.Tensor | None,
+) -> torch.Tensor:
+    """As `select_pages` of `scores` of `pages` [kv_heads, blocks, n], with `count` pages a KV head on average: the best
+    of all heads together, or of those in `choosing`. The first `known` pages have a summary, the others are forced.
+    Does not wait for a device."""
+    kv_heads, listed = pages.shape[0], pages.shape[2]
+    forced = (forced | (torch.arange(allowed.shape[1], device=allowed.device) >= known)) & allowed
+    free = ~forced.expand(kv_heads, -1, -1).gather(2, pages)
+    if choosing is not None:
+        free &= choosing[:, None, None]
+    row = scores.masked_fill(~free, -math.inf).transpose(0, 1).flatten(1)  # [blocks, kv_heads * n]
+    order = row.sort(dim=1, descending=True, stable=True).indices
+    wanted = (count - forced.sum(1, keepdim=True)).clamp_(min=0) * (kv_heads if choosing is None else choosing.sum())
+    best = torch.arange(row.shape[1], device=row.device) < wanted
+    chosen = torch.zeros_like(row, dtype=torch.bool).scatter_(1, order, best) & (row > -math.inf)
+    selected = torch.zeros(kv_heads, *allowed.shape, dtype=torch.bool, device=allowed.device)
+    selected.scatter_(2, pages, chosen.unflatten(1, (kv_heads, listed)).transpose(0, 1))
+    return selected | forced

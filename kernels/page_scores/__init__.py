@@ -5,7 +5,7 @@ import torch
 from kernels import cpu_jit, triton_jit
 from kernels.page_scores import reference
 
-__all__ = ["coarse_logs", "coarse_scores", "mean_std_scores", "min_max_scores"]
+__all__ = ["coarse_scores", "coarse_shares", "mean_std_scores", "min_max_scores"]
 
 _FEW_ROWS = 8  # a decode step; not counted over query blocks, so that their number does not change last bits
 
@@ -51,21 +51,27 @@ def coarse_scores(
     return reference.coarse_scores(q, codes, scale, minimum, factor)
 
 
-def coarse_logs(
+def coarse_shares(
     q: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
     minimum: torch.Tensor,
     pages: torch.Tensor,
+    allowed: torch.Tensor,
     factor: float,
 ) -> torch.Tensor:
-    """Of each row the logarithms that `coarse_scores` takes the largest of, for listed pages alone: pages int32 or
-    int64 [kv_heads, blocks, listed], q and coarse keys as there -> float32 [kv_heads, blocks, listed, rows]."""
+    """q and coarse keys as for `coarse_scores`; pages int64 [kv_heads, blocks, listed], each at most once a list;
+    allowed bool [blocks, pages] -> float32 [kv_heads, blocks, listed].
+
+    The logarithm of the largest share of a row's softmax that a page would draw, were the keys the coarse ones and
+    the row to attend to the listed pages that are allowed. -inf for the others; a page whose weights are no numbers
+    gets infinity and takes nothing from the rest.
+    """
     if _on_card(q, codes) and pages.shape[2]:
         from kernels.page_scores import triton_coarse_blocks
 
-        return triton_coarse_blocks.listed_logs(q, codes, scale, minimum, pages, factor)
-    return reference.coarse_logs(q, codes, scale, minimum, pages, factor)
+        return triton_coarse_blocks.coarse_shares(q, codes, scale, minimum, pages, allowed, factor)
+    return reference.coarse_shares(q, codes, scale, minimum, pages, allowed, factor)
 
 
 def _on_card(q: torch.Tensor, summary: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 Scores of one page never depend on another page's summary, so NaN there stays there.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -42,20 +43,26 @@ def coarse_scores(
     return scores
 
 
-def coarse_logs(
+def coarse_shares(
     q: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
     minimum: torch.Tensor,
     pages: torch.Tensor,
+    allowed: torch.Tensor,
     factor: float,
 ) -> torch.Tensor:
-    """As `kernels.page_scores.coarse_logs`. All pages are weighed, as gathering the listed ones would cost more."""
+    """As `kernels.page_scores.coarse_shares`. All pages are weighed, as gathering the listed ones would cost more."""
     kv_heads, blocks, rows, _ = q.shape
     logs = torch.empty(kv_heads, blocks, codes.shape[1], rows, device=q.device)
     for part, found in _row_logs(q, codes, scale, minimum, factor):
         logs[:, :, part] = found.unflatten(1, (blocks, rows)).transpose(2, 3)
-    return logs.gather(2, pages.long()[..., None].expand(-1, -1, -1, rows))
+    logs = logs.gather(2, pages[..., None].expand(-1, -1, -1, rows))
+    seen = allowed.expand(kv_heads, -1, -1).gather(2, pages)
+    unknown = logs.isnan()
+    logs = logs.masked_fill_(unknown | ~seen[..., None], -math.inf)
+    shares = (logs - logs.logsumexp(2, keepdim=True).clamp_(min=-1e30)).amax(3)
+    return shares.masked_fill_(unknown.any(3) & seen, math.inf)
 
 
 def _row_logs(

@@ -1,7 +1,8 @@
-"""How much attention each row of a query block would give to listed KV pages, by coarse keys, on a card in one launch.
+"""How much attention rows of a query block would give to listed KV pages, by coarse keys, on a card in two launches.
 
-The codes of a page are taken apart by the two bits that share a byte and meet the query, times the page's scales, in
-float16 products with float32 sums. A block's queries are divided by their largest entry first.
+The first weighs every token of the pages: their codes are taken apart by the two bits that share a byte and meet the
+query, times the page's scales, in float16 products with float32 sums; a block's queries are divided by their largest
+entry first. The second makes shares of the weights, row by row, and keeps a page's largest.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
@@ -15,28 +16,35 @@ import triton.language as tl
 from kernels.block_index import PAGE
 
 _LOG2_E = 1.4426950408889634
-_PAGES = 16  # of a program, one after the other
+_PAGES = 16  # of a program that weighs, one after the other
+_TILE = 32  # pages that a program looks at together to make shares
 
 
-def listed_logs(
+def coarse_shares(
     q: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
     minimum: torch.Tensor,
     pages: torch.Tensor,
+    allowed: torch.Tensor,
     factor: float,
 ) -> torch.Tensor:
-    """As `kernels.page_scores.coarse_logs`."""
+    """As `kernels.page_scores.coarse_shares`."""
     kv_heads, blocks, rows, d = q.shape
     listed = pages.shape[2]
-    q, codes, scale, minimum, pages = (x.contiguous() for x in (q, codes, scale, minimum, pages))
-    out = torch.empty(kv_heads, blocks, listed, rows, device=q.device)
+    q, codes, scale, minimum = (x.contiguous() for x in (q, codes, scale, minimum))
+    pages, allowed = pages.contiguous(), allowed.contiguous()
+    logs = torch.empty(kv_heads, blocks, listed, rows, device=q.device)
     padded = max(16, triton.next_power_of_2(rows))
     _logs[(triton.cdiv(listed, _PAGES), blocks, kv_heads)](
-        q, codes, scale, minimum, pages, out, blocks, rows, listed, codes.shape[1], factor * _LOG2_E,
+        q, codes, scale, minimum, pages, logs, blocks, rows, listed, codes.shape[1], factor * _LOG2_E,
         D=d, WIDE=max(16, triton.next_power_of_2(d // 4)), ROWS=padded, TOKENS=PAGE, PAGES=_PAGES,
         num_warps=4 if padded <= 64 and d <= 128 else 8, num_stages=2,
     )  # fmt: skip
+    out = torch.empty(kv_heads, blocks, listed, device=q.device)
+    _shares[(blocks, kv_heads)](
+        logs, pages, allowed, out, blocks, rows, listed, allowed.shape[1], ROWS=padded, TILE=_TILE, num_warps=8
+    )
     return out
 
 
@@ -97,5 +105,41 @@ def _logs(
         sums = _add(sums, held, q2, steps, 2, D, WIDE)
         sums = _add(sums, held, q3, steps, 3, D, WIDE) * back
         top = tl.max(sums, 1)
-        logs = (top + tl.log2(tl.sum(tl.exp2(sums - top[:, None]), 1))) * 0.6931471805599453
-        tl.store(out + entry * rows + row, logs, mask=row < rows)
+        tl.store(out + entry * rows + row, top + tl.log2(tl.sum(tl.exp2(sums - top[:, None]), 1)), mask=row < rows)
+
+
+@triton.jit
+def _weights(logs, pages, allowed, first, rows, listed, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Base-2 logarithms float32 [pages, rows]: -inf where there is nothing to see; and which pages are seen."""
+    entry, row = first + tl.arange(0, TILE), tl.arange(0, ROWS)
+    there = entry < listed
+    page = tl.load(pages + entry, mask=there, other=0)
+    seen = tl.load(allowed + page, mask=there, other=0) != 0
+    at = entry[:, None] * rows + row[None, :]
+    return tl.load(logs + at, mask=seen[:, None] & (row < rows)[None, :], other=float("-inf")), seen
+
+
+@triton.jit(do_not_specialize=["blocks", "rows", "listed", "known"])
+def _shares(logs, pages, allowed, out, blocks, rows, listed, known, ROWS: tl.constexpr, TILE: tl.constexpr):
+    block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    mine = head * blocks + block
+    logs += mine * listed * rows
+    pages += mine * listed
+    out += mine * listed
+    allowed += block.to(tl.int64) * known
+    highest = tl.full([ROWS], -1e30, tl.float32)  # finite, so that differences are never NaN
+    total = tl.zeros([ROWS], tl.float32)
+    for first in range(0, listed, TILE):
+        x, _ = _weights(logs, pages, allowed, first, rows, listed, ROWS, TILE)
+        x = tl.where(x == x, x, float("-inf"))  # a page that cannot be judged takes nothing from the others
+        higher = tl.maximum(highest, tl.max(x, 0))
+        total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(x - higher[None, :]), 0)
+        highest = higher
+    whole = highest + tl.log2(total)
+    for first in range(0, listed, TILE):
+        x, seen = _weights(logs, pages, allowed, first, rows, listed, ROWS, TILE)
+        unknown = tl.max((x != x).to(tl.int32), 1) != 0
+        share = tl.max(tl.where(x == x, x - whole[None, :], float("-inf")), 1) * 0.6931471805599453
+        share = tl.where(unknown, float("inf"), tl.where(seen, share, float("-inf")))
+        entry = first + tl.arange(0, TILE)
+        tl.store(out + entry, share, mask=entry < listed)

@@ -1,5 +1,7 @@
 """The pattern language: what each pattern lists, against brute force, and that nothing later ever matters."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -144,23 +146,30 @@ TOP = [
 @pytest.mark.parametrize("pattern", TOP, ids=repr)
 def test_top_pages_is_the_sorted_choice(pattern: TopPages) -> None:
     """Of each KV head, or of all together where their scores can be compared."""
-    seen = context(1500, 1700)
+    seen = replace(context(1500, 1700), tail=1 << 62)
     summary = seen.summaries[pattern.scorer.summary]
     scores = pattern.scorer.score(seen.queries, summary)
-    shares = pattern.scorer.shares(seen.queries, summary, seen.blocks.causal[:, : scores.shape[2]], pattern.count)
-    assert (shares is not None) == (pattern.scorer.name == "coarse_keys")
-    groups = [list(range(KV_HEADS))] if shares is not None else [[head] for head in range(KV_HEADS)]
-    scores, listed = scores if shares is None else shares, pattern.listed(seen)
-    for heads in groups:
+    known, listed = scores.shape[2], pattern.listed(seen)
+    causal, forced = seen.blocks.causal, pattern._forced(seen)
+    weighed = pattern.scorer.weighed(seen.queries, summary, causal[:, :known], forced[:, :known], pattern.count)
+    assert (weighed is not None) == (pattern.scorer.name == "coarse_keys")
+    if weighed is None:
+        every = torch.arange(known).expand_as(scores)
+        groups = [(every[head : head + 1], scores[head : head + 1], [head]) for head in range(KV_HEADS)]
+    else:
+        groups = [(*weighed, list(range(KV_HEADS)))]
+    for pages, judged, heads in groups:
         for block, (first, end) in enumerate(zip(seen.first.tolist(), seen.end.tolist())):
-            forced = set(range(-(-pattern.sink // PAGE)))
-            forced |= set(range((first - pattern.recent + 1) // PAGE, (end - 1) // PAGE + 1))
-            forced |= set(range(scores.shape[2], (end - 1) // PAGE + 1))
-            pages = [page for page in range(min((end - 1) // PAGE + 1, scores.shape[2])) if page not in forced]
-            rest = [(head, page) for head in heads for page in pages]
-            rest.sort(key=lambda each: (-float(scores[each[0], block, each[1]]), each))
-            expected = {(head, page) for head in heads for page in forced}
-            expected |= set(rest[: max(0, (pattern.count - len(forced)) * len(heads))])
+            sure = set(range(-(-pattern.sink // PAGE)))
+            sure |= set(range((first - pattern.recent + 1) // PAGE, (end - 1) // PAGE + 1))
+            sure |= set(range(known, (end - 1) // PAGE + 1))
+            rest = []
+            for place, head in enumerate(heads):
+                for page, score in zip(pages[place, block].tolist(), judged[place, block].tolist()):
+                    if page not in sure and page <= (end - 1) // PAGE:
+                        rest.append((-score, head, page))
+            wanted = sorted(rest)[: max(0, (pattern.count - len(sure)) * len(heads))]
+            expected = {(head, page) for head in heads for page in sure} | {(head, page) for _, head, page in wanted}
             found = {(head, page) for head in heads for page in listed[head, block].nonzero().flatten().tolist()}
             assert found == expected
 

@@ -10,7 +10,9 @@ from engine.patterns import (
     BlockContext,
     CoarseKeys,
     Dense,
+    DenseUpTo,
     MinMax,
+    Pattern,
     PatternError,
     PerHead,
     QueryBlocks,
@@ -76,13 +78,16 @@ def test_first_layers_are_dense_up_to_64k_and_read_32k_past_it() -> None:
     assert fast.answering(2, 65_536) == TopPages(2048, CoarseKeys(), 64, 256)
 
 
-def test_reading_is_dense_up_to_the_budget_and_at_the_question() -> None:
-    assert policy("balanced").reading(2) == TopPages(8192 + 1024, CoarseKeys(), 64, 1024) | QuestionTail()
-    assert policy("fast").reading(2) == TopPages(4096 + 1024, CoarseKeys(), 64, 1024) | QuestionTail()
+def test_reading_is_dense_up_to_one_and_a_half_budgets_and_at_the_question() -> None:
+    def reading(budget: int, local: int) -> Pattern:
+        return TopPages(budget, CoarseKeys(), 64, local) | DenseUpTo(budget * 3 // 2) | QuestionTail()
+
+    assert policy("balanced").reading(2) == reading(8192 + 1024, 1024)
+    assert policy("fast").reading(2) == reading(4096 + 1024, 1024)
     assert policy("exact").reading(2) == Dense()
-    assert [policy(mode).dense_until for mode in ("exact", "balanced", "fast")] == [math.inf, 9216, 5120]
-    assert policy("balanced", reading_budget=2048).reading(3) == TopPages(2048, CoarseKeys(), 64, 512) | QuestionTail()
-    assert policy("balanced", budget=512).dense_until == 2048
+    assert [policy(mode).dense_until for mode in ("exact", "balanced", "fast")] == [math.inf, 13824, 7680]
+    assert policy("balanced", reading_budget=2048).reading(3) == reading(2048, 512)
+    assert policy("balanced", budget=512).dense_until == 3072
 
 
 def test_what_reading_lists_in_numbers() -> None:
@@ -134,7 +139,8 @@ STREAMING = torch.tensor([[False, False], [True, False], [True, True], [False, T
 
 def test_streaming_heads_read_sink_and_local() -> None:
     balanced = policy("balanced", STREAMING)
-    assert balanced.reading(2) == PerHead(TopPages(9216, CoarseKeys(), 64, 1024) | QuestionTail(), Streaming(64, 8192))
+    retrieval = TopPages(9216, CoarseKeys(), 64, 1024) | DenseUpTo(13824) | QuestionTail()
+    assert balanced.reading(2) == PerHead(retrieval, Streaming(64, 8192))
     assert balanced.answering(2, 20_000) == PerHead(TopPages(4096, CoarseKeys(), 64, 256), Streaming(64, 256))
     assert balanced.answering(2, 10_000) == Dense()
     assert torch.equal(balanced.streaming(1), STREAMING[1])  # type: ignore[arg-type]

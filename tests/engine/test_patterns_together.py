@@ -1,9 +1,11 @@
 """KV heads of a layer share their budgets in a prompt: a page goes to the head that would look at it most."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from engine.patterns import BlockContext, QueryBlocks, TopPages, sample_queries
+from engine.patterns import BlockContext, PerHead, QueryBlocks, Streaming, TopPages, decode_queries, sample_queries
 from engine.patterns.scorer import CoarseKeys
 from kernels.kv_codec import coarse_keys
 from kernels.kv_codec.coarse import coarse_codes
@@ -25,7 +27,9 @@ def context(random: torch.Generator, settled: bool = False) -> BlockContext:
     if settled:
         q[:, :GROUP] = 0.1 * q[:, :GROUP] + 2
         keys[0, [3, 9]] += 2
-    return BlockContext(blocks, HEADS, 5, sample_queries(q, blocks, HEADS), {"coarse_keys": coarse_keys(keys)})
+    return BlockContext(
+        blocks, HEADS, 5, sample_queries(q, blocks, HEADS), {"coarse_keys": coarse_keys(keys)}, tail=1 << 62
+    )
 
 
 def test_the_budget_holds_for_all_heads_together(random: torch.Generator) -> None:
@@ -42,8 +46,11 @@ def test_shares_are_those_of_a_softmax_over_all_pages(random: torch.Generator) -
     queries, (codes, scale, minimum) = found.queries, found.summaries["coarse_keys"]
     assert queries is not None
     allowed = torch.ones(2, PAGES, dtype=torch.bool)
-    shares = CoarseKeys().shares(queries, (codes, scale, minimum), allowed, PAGES)
-    assert shares is not None
+    none = torch.zeros_like(allowed)
+    weighed = CoarseKeys().weighed(queries, (codes, scale, minimum), allowed, none, PAGES)
+    assert weighed is not None
+    pages, shares = weighed
+    assert torch.equal(pages, torch.arange(PAGES).expand_as(pages))
     keys = coarse_codes(codes) * scale[:, :, None].float() + minimum[:, :, None].float()
     logits = torch.einsum("hbrd,hptd->hbrpt", queries, keys) * D**-0.5
     weights = logits.flatten(3).softmax(3).unflatten(3, (PAGES, 64)).sum(4)
@@ -68,7 +75,9 @@ def test_pages_behind_a_block_have_no_influence(random: torch.Generator) -> None
     for factor in (1.0, 100.0):
         keys[:, 14:] *= factor
         summaries = {"coarse_keys": coarse_keys(keys)}
-        chosen.append(pattern.listed(BlockContext(blocks, HEADS, 5, sample_queries(q, blocks, HEADS), summaries)))
+        chosen.append(
+            pattern.listed(BlockContext(blocks, HEADS, 5, sample_queries(q, blocks, HEADS), summaries, tail=1 << 62))
+        )
     assert torch.equal(chosen[0][:, 0, :14], chosen[1][:, 0, :14])
     assert not chosen[1][:, 0, 14:].any()
 
@@ -79,3 +88,21 @@ def test_what_cannot_be_judged_is_read(random: torch.Generator) -> None:
     listed = TopPages(10 * 64, sink=64, recent=64).listed(found)
     assert listed[1, :, 7].all()
     assert (listed.sum((0, 2)) == 10 * HEADS).all()
+
+
+def test_heads_that_stream_take_no_part(random: torch.Generator) -> None:
+    """The one head whose choice is used gets its own budget, however much the others would take."""
+    pattern = PerHead(TopPages(10 * 64, sink=64, recent=64), Streaming(64, 256))
+    for settled in (False, True):
+        found = replace(context(random, settled), streaming=torch.tensor([True, True, False]))
+        listed = pattern.listed(found)
+        assert (listed[2].sum(1) == 10).all()
+        assert torch.equal(listed[:2], Streaming(64, 256).listed(found)[:2])
+
+
+def test_a_decode_step_of_many_query_heads_gives_each_kv_head_its_budget(random: torch.Generator) -> None:
+    q, keys = torch.randn(16 * HEADS, D, generator=random), torch.randn(HEADS, PAGES, 64, D, generator=random)
+    step = BlockContext(
+        QueryBlocks.decode(START + 5), HEADS, 5, decode_queries(q, HEADS), {"coarse_keys": coarse_keys(keys)}
+    )
+    assert (TopPages(10 * 64, sink=64, recent=64).listed(step).sum(2) == 10).all()

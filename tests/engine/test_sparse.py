@@ -148,12 +148,12 @@ def test_what_every_policy_reads_alike_is_shared(tmp_path):
     for engine in engines:
         engine.blocks = type(engine.blocks)(2, False)
     alike = engines[0].policy("balanced").dense_until
-    assert alike == 1024
-    store, ids = Store(), random_ids(1600)
+    assert alike == 1536
+    store, ids = Store(), random_ids(2100)
     turn(engines[0], ids, conversation="a", reading="balanced", save_to=store, tokens=2)
     for engine, snapshots in ((engines[0], None), (engines[1], store)):
-        exact = turn(engine, ids[:1400] + random_ids(50, 7), conversation="b", snapshots=snapshots, tokens=2)
-        assert exact.stats.reused_tokens == 1024
+        exact = turn(engine, ids[:1900] + random_ids(50, 7), conversation="b", snapshots=snapshots, tokens=2)
+        assert exact.stats.reused_tokens == 1536
 
 
 def test_a_named_pattern_answers(engine):

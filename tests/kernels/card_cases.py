@@ -24,7 +24,7 @@ from kernels.linear.triton_convert import quantize_rows, unpack_int4_groups
 from kernels.page_scores.triton import score_pages
 from kernels.page_scores.triton_blocks import largest
 from kernels.page_scores.triton_coarse import score_pages_by_coarse_keys
-from kernels.page_scores.triton_coarse_blocks import listed_logs
+from kernels.page_scores.triton_coarse_blocks import coarse_shares
 from kernels.page_selection.triton import select_page_lists
 from kernels.prefill_attention.triton import prefill_attention
 from kernels.rms_norm.triton import add_rms_norm
@@ -74,6 +74,7 @@ def cases(d: int, formats: tuple[str, ...]) -> list[Case]:
         Case("page selection", "_select", _select),
         Case("block scores", "_largest", partial(_block_scores, d)),
         Case("coarse keys, block scores", "_logs", partial(_coarse_blocks, d)),
+        Case("coarse keys, shares of a block", "_shares", partial(_coarse_blocks, d)),
         Case("RoPE and append, 1 token", "_rope_append_kernel", partial(_rope_append, d, 1)),
         Case("RoPE and append, a chunk", "_rope_append_kernel", partial(_rope_append, d, CHUNK)),
         Case("add and RMS norm", "_add_rms_norm_kernel", partial(_norm, hidden)),
@@ -213,7 +214,11 @@ def _coarse_blocks(d: int, device: torch.device) -> None:
     q = torch.empty(KV_HEADS, blocks, SAMPLED_ROWS * GROUP, d, device=device)
     codes = _numbers(device, KV_HEADS, pages, PAGE, d // 4, dtype=torch.uint8)
     scale, minimum = (torch.empty(KV_HEADS, pages, d, dtype=torch.float16, device=device) for _ in range(2))
-    listed_logs(q, codes, scale, minimum, _numbers(device, KV_HEADS, blocks, 288, dtype=torch.int64), d**-0.5)
+    listed, allowed = (
+        _numbers(device, KV_HEADS, blocks, 288, dtype=torch.int64),
+        torch.empty(blocks, pages, device=device),
+    )
+    coarse_shares(q, codes, scale, minimum, listed, allowed.bool(), d**-0.5)
 
 
 def _rope_append(d: int, tokens: int, device: torch.device) -> None:
