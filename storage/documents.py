@@ -9,7 +9,7 @@ from sqlite_utils import Database
 from storage.base import checked_hex64, new_id, not_found, now, storable
 from storage.indexing import INDEXED_AT_ONCE, Indexing
 from storage.passages import split_pages
-from storage.rows import PAGE_COLUMNS, Attachment, Document, PageRow
+from storage.rows import PAGE_COLUMNS, TEXT_COLUMNS, Attachment, Document, PageRow
 from storage.search_index import index_document
 
 _DOCUMENTS_OF = """
@@ -116,11 +116,12 @@ class Documents(Indexing):
             rows = db.query(_DOCUMENTS_OF, (conversation_id,))
             return [Attachment(document_of(row), row["after_message"]) for row in rows]
 
-    def pages(self, document_id: str) -> list[PageRow]:
-        """In order. Raises NotFound for an unknown document."""
+    def pages(self, document_id: str, *, words: bool = False) -> list[PageRow]:
+        """In order; their words are read where asked for, else "". Raises NotFound for an unknown document."""
         with self._writer.use() as db:
             _need(db, "documents", "document", document_id)
-            query = f"SELECT {PAGE_COLUMNS} FROM pages WHERE document_id = ? ORDER BY page"
+            columns = PAGE_COLUMNS if words else TEXT_COLUMNS
+            query = f"SELECT {columns} FROM pages WHERE document_id = ? ORDER BY page"
             rows = db.execute(query, (document_id,)).fetchall()
             return [PageRow(*row) for row in rows]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storage.base import LibraryPart, checked_hex64, not_found, storable
-from storage.rows import PAGE_COLUMNS, PageRow
+from storage.rows import PAGE_COLUMNS, TEXT_COLUMNS, PageRow
 
 KEPT_SPEEDS = 24
 """Measurements of one model, profile and mode that are kept; the oldest go first."""
@@ -126,10 +126,10 @@ class Manifests(LibraryPart):
         return None if row is None else row[0]
 
     def page_batches(self, document_id: str, characters: int = 1_000_000, first: int = 1) -> Iterator[list[PageRow]]:
-        """All pages from the first on, about so many characters at a time, so that memory stays flat."""
+        """All pages from the first on, without words, about so many characters at a time, so that memory stays flat."""
         last, query = (
             first - 1,
-            f"SELECT {PAGE_COLUMNS} FROM pages WHERE document_id = ? AND page > ? ORDER BY page",
+            f"SELECT {TEXT_COLUMNS} FROM pages WHERE document_id = ? AND page > ? ORDER BY page",
         )
         while True:
             batch: list[PageRow] = []

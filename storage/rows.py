@@ -32,8 +32,9 @@ class Message:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-PAGE_COLUMNS = "page, label, text, flag, pictures, formulas, ocr, words"
-"""Of the table of pages, in the order of PageRow's fields."""
+TEXT_COLUMNS = "page, label, text, flag, pictures, formulas, ocr"
+PAGE_COLUMNS = f"{TEXT_COLUMNS}, words"
+"""Of the table of pages, in the order of PageRow's fields; words, the last, can be longer than the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ def _store_update(library: Library, chain: Chain, fresh: Document, changes: Chan
     """A document of a page that says what it replaces, then the new text of the files that were added or changed."""
     named = {*changes.added, *changes.changed}
     files = {row.path: row for row in library.files(fresh.id)}
-    pages = {row.index: row for row in library.pages(fresh.id)}
+    pages = {row.index: row for row in library.pages(fresh.id, words=True)}
     rows = [PageRow(1, "changes", update_text(chain.base.name, changes))]
     kept: list[FileRow] = []
     for path in [path for path in files if path in named]:

@@ -83,7 +83,7 @@ def known_text(library: Library, sha256: str, extractor: str) -> list[ingest.Fil
     alone = library.find_document(sha256, extractor)
     if alone is None:
         return None
-    return [_page(label_in_file(alone.kind, row.index, row.label), row) for row in library.pages(alone.id)]
+    return [_page(label_in_file(alone.kind, row.index, row.label), row) for row in library.pages(alone.id, words=True)]
 
 
 def _printed(label: str, number: int) -> str:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from app import documents
+from app.changes import Changes, _store_update
+from app.changes.folder_files import known_text
+from app.changes.versions import Chain
 from app.ingest import extractor, ocr_of
 from app.ingest.collected import Collected, Earlier, Entry, Recognition
 from app.ingest.extracted import FilePageText, Limits
@@ -17,7 +20,7 @@ from app.page_view.recognised import marked
 from app.settings import Settings
 from app.viewer import Place, Viewer
 from app.wiring import App
-from storage import Document
+from storage import Document, FileRow, Library, PageRow
 from tests.app.scanned_pdfs import needs_tesseract
 from ui.render.viewer import render_viewer
 
@@ -135,6 +138,30 @@ def test_pages_that_an_older_version_recognised_are_recognised_again(ocr: str, m
         assert folder.take_known(scanned)
 
 
+def test_places_are_read_only_where_they_are_needed_and_copied_with_their_pages(tmp_path: Path) -> None:
+    made_by, words = extractor("pdf", "eng"), written(PLACED)
+    with Library.open(tmp_path) as library:
+
+        def stored(key: str, kind: str, name: str) -> Document:
+            row = PageRow(1, "deed.pdf:p1", "The kilograms weigh.", ocr=True, words=words)
+            return library.add_document(key * 64, name, kind, made_by, [row], 10, name)
+
+        alone, folder = stored("a", "pdf", "deed.pdf"), stored("b", "folder", "records")
+        library.set_files(folder.id, [FileRow("deed.pdf", 9, 0, "c" * 64, made_by, first_page=1, pages=1)])
+        rows = library.pages(alone.id)
+        assert [(row.text, row.ocr, row.words) for row in rows] == [("The kilograms weigh.", True, "")]
+        assert next(library.page_batches(alone.id)) == rows
+        for sha256 in ("a" * 64, "c" * 64):
+            known = known_text(library, sha256, made_by)
+            assert known is not None
+            assert [page.words for page in known] == [words]
+        changes = Changes(folder.id, "records", (), ("deed.pdf",), (), ())
+        update = _store_update(library, Chain(folder, ()), folder, changes)
+        copied = library.page(update.id, 2)
+        assert copied is not None
+        assert copied.words == words
+
+
 @needs_tesseract
 def test_words_stay_placed_in_a_folder_and_old_readings_say_that_theirs_are_not(app: App, tmp_path: Path) -> None:
     root = tmp_path / "records"
@@ -142,9 +169,9 @@ def test_words_stay_placed_in_a_folder_and_old_readings_say_that_theirs_are_not(
     path = _scan(root / "deed.pdf", False)
     (root / "tide.py").write_text("def alarm(level):\n    return level > 3\n")
     alone = _read(app, path)
-    words = app.library.pages(alone.id)[0].words
+    words = app.library.pages(alone.id, words=True)[0].words
     folder = _read(app, root)  # the text of the file is known, and so are the places
-    row = next(row for row in app.library.pages(folder.id) if row.label == "deed.pdf:p1")
+    row = next(row for row in app.library.pages(folder.id, words=True) if row.label == "deed.pdf:p1")
     assert row.words == words != ""
     with app.library._writer.transaction() as db:
         db.execute("UPDATE pages SET words = '' WHERE document_id = ?", (alone.id,))
