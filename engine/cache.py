@@ -24,6 +24,7 @@ from kernels import triton_jit
 EXACT_RECENT = 128  # tokens that packed formats never pack at the end of a sequence
 PREFILL, DECODE, SPARSE_DECODE = 0, 1, 2  # what made a token's KV
 KeysValues = tuple[torch.Tensor, torch.Tensor]
+Lineage = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +40,8 @@ class Sequence:
     `window`: what streaming heads keep, where they have a pool of their own (`engine.two_pools`).
     `sound_until`: so many leading tokens were computed before any of the pages was demoted.
     `reading`: the key of the policy that prefill attended by; the first `dense_until` tokens are as under "dense".
-    `lineage`: tells sequences apart that share no KV although they begin with the same tokens (`engine.two_pools`).
+    `lineage`: where reading began or went on (start, end, question): tokens from `start` on were read as part of those
+    up to `end`, of which those from `question` on read everything. Only where it is of use (`engine.two_pools`).
     """
 
     ids: array = field(default_factory=lambda: array("i"))
@@ -52,11 +54,15 @@ class Sequence:
     reading: str = "dense"
     dense_until: float = math.inf
     sound_until: float = math.inf
-    lineage: str = ""
+    lineage: Lineage = ()
 
     @property
     def length(self) -> int:
         return len(self.ids)
+
+    def lineage_in(self, first: int, end: int) -> Lineage:
+        """What of the lineage begins at tokens `first` to `end` - 1."""
+        return tuple(read for read in self.lineage if first <= read[0] < end)
 
 
 class KvCache:
@@ -156,7 +162,7 @@ class KvCache:
             reading=sequence.reading,
             dense_until=sequence.dense_until,
             sound_until=sequence.sound_until if length > sequence.sound_until else math.inf,
-            lineage=sequence.lineage,
+            lineage=sequence.lineage_in(0, length),
         )
 
     def commit(self, sequence: Sequence, ids: SequenceOf[int], made_by: int) -> None:

@@ -103,8 +103,9 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     sizes = kv_sizes(config, model, context, profile.device, scorers)
     split, pools = head_split(config), (model, config.kv_format, sizes.pages, sizes.exact, profile.device, scorers)
     wide = config.wide_key_layers
-    cache = KvCache(*pools, sizes.cold, wide=wide)
-    if split is not None:
+    if split is None:
+        cache = KvCache(*pools, sizes.cold, wide=wide)
+    else:
         cache = TwoPoolCache(*pools, sizes.cold, split=split, window_pages=sizes.window, wide=wide)
     device_name = "cpu" if on_cpu else torch.cuda.get_device_name(profile.device)
     graphs = None if on_cpu else make_graphs(decoder, cache, config, context, lambda share: progress("kernels", share))

@@ -87,12 +87,9 @@ def find_in_memory(
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """Blocks to read, in order, as (key, made by what), then perhaps a checkpoint; together `tokens` tokens.
+    """The keys of blocks to read, in order, then perhaps of a checkpoint; together `tokens` tokens."""
 
-    Where sequences have a lineage the first block's key alone tells what made it.
-    """
-
-    blocks: tuple[tuple[str, int], ...]
+    blocks: tuple[str, ...]
     checkpoint: str | None
     tokens: int
 
@@ -100,31 +97,13 @@ class StoredPrefix:
 def find_in_snapshots(
     reader: SnapshotReader, root: str, prompt: array, blocks: Blocks, policy: AttentionPolicy
 ) -> StoredPrefix:
-    """The longest stored prefix of `prompt` that was read by `policy`; of equals that of the lineage stored first."""
-    starts: list[list[tuple[str, int]]] = [[]]
+    """The longest stored prefix of `prompt` that was read by `policy`."""
     if blocks.exact_only:
-        first = tuple(prompt[: blocks.tokens])
-        starts = [[(key, PREFILL)] for key, ids in reader.blocks_after(root) if ids == first] or starts
-    found = (_find_behind(reader, root, prompt, blocks, policy, start) for start in starts)
-    return max(found, key=lambda stored: stored.tokens)
-
-
-def _find_behind(
-    reader: SnapshotReader,
-    root: str,
-    prompt: array,
-    blocks: Blocks,
-    policy: AttentionPolicy,
-    start: list[tuple[str, int]],
-) -> StoredPrefix:
-    chain = _known_chain(reader, root, prompt, blocks.tokens, policy, start)
-    positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, (key, _) in enumerate(chain)}
-    last, stored = (chain[-1][0] if chain else root), len(chain) * blocks.tokens
-    checkpoints = [
-        (key, parent, ids)
-        for key, parent, ids in reader.checkpoints(list(positions))
-        if key.startswith(reading_tag(reading_of(policy.key, policy.dense_until, positions[parent] + len(ids))))
-    ]
+        return _find_kept(reader, root, prompt, blocks.tokens, policy)
+    chain = _known_chain(reader, root, prompt, blocks.tokens, policy)
+    positions = {root: 0} | {key: (i + 1) * blocks.tokens for i, key in enumerate(chain)}
+    last, stored = (chain[-1] if chain else root), len(chain) * blocks.tokens
+    checkpoints = _checkpoints(reader, positions, policy)
     # How far the prompt agrees with what is stored: into rows that it leaves in the middle, too.
     rows = [ids for _, parent, ids in checkpoints if parent == last]
     if blocks.packs:
@@ -140,6 +119,40 @@ def _find_behind(
     return found
 
 
+def _find_kept(reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy) -> StoredPrefix:
+    """The longest stored checkpoint that is a prefix of `prompt`, of equals one that the reader names first. Blocks of
+    the same tokens can have several lineages: all of them are followed."""
+    parents, positions, waiting = {}, {root: 0}, [root]
+    for parent in waiting:
+        end = positions[parent] + size
+        wanted = tuple(prompt[positions[parent] : end])
+        for key, ids in reader.blocks_after(parent):
+            if ids == wanted:
+                parents[key], positions[key] = parent, end
+                waiting.append(key)
+    tokens, checkpoint, last = 0, None, root
+    for key, parent, ids in _checkpoints(reader, positions, policy):
+        first, end = positions[parent], positions[parent] + len(ids)
+        if end > tokens and prompt[first:end].tolist() == list(ids):
+            tokens, checkpoint, last = end, key, parent
+    chain: list[str] = []
+    while last != root:
+        chain.append(last)
+        last = parents[last]
+    return StoredPrefix(tuple(reversed(chain)), checkpoint, tokens)
+
+
+def _checkpoints(
+    reader: SnapshotReader, positions: dict[str, int], policy: AttentionPolicy
+) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The stored checkpoints behind these blocks, whose ends are given, that were read by `policy`."""
+    return [
+        (key, parent, ids)
+        for key, parent, ids in reader.checkpoints(list(positions))
+        if key.startswith(reading_tag(reading_of(policy.key, policy.dense_until, positions[parent] + len(ids))))
+    ]
+
+
 def _blocks_after(reader: SnapshotReader, parent: str, end: int, policy: AttentionPolicy) -> list[tuple[int, ...]]:
     """Token ids of the stored blocks behind `parent`, up to position `end`, that were read by `policy`."""
     reading = reading_of(policy.key, policy.dense_until, end)
@@ -150,11 +163,9 @@ def _blocks_after(reader: SnapshotReader, parent: str, end: int, policy: Attenti
     ]
 
 
-def _known_chain(
-    reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy, start: list[tuple[str, int]]
-) -> list[tuple[str, int]]:
-    """`start` and the stored blocks behind it: prefill-made ones as far as they go, then others, in turn."""
-    chain = list(start)
+def _known_chain(reader: SnapshotReader, root: str, prompt: array, size: int, policy: AttentionPolicy) -> list[str]:
+    """Keys of stored blocks from the root on: prefill-made ones as far as they go, then others, in turn."""
+    chain: list[str] = []
     total = len(prompt) // size
 
     def key_of(parent: str, index: int, made_by: int) -> str:
@@ -163,25 +174,18 @@ def _known_chain(
         return block_key(parent, prompt[index * size : end], made_by, reading)
 
     while len(chain) < total:
-        parent = chain[-1][0] if chain else root
+        parent = chain[-1] if chain else root
         candidates: list[str] = []
         for index in range(len(chain), total):
             parent = key_of(parent, index, PREFILL)
             candidates.append(parent)
         known = reader.known_blocks(candidates)
-        chain += [(key, PREFILL) for key in candidates[:known]]
+        chain += candidates[:known]
         if len(chain) == total:
             break
-        parent = chain[-1][0] if chain else root
-        index = len(chain)
-        found = next(
-            (
-                block
-                for block in ((key_of(parent, index, kind), kind) for kind in OTHER_KINDS)
-                if reader.known_blocks([block[0]])
-            ),
-            None,
-        )
+        parent = chain[-1] if chain else root
+        others = (key_of(parent, len(chain), kind) for kind in OTHER_KINDS)
+        found = next((key for key in others if reader.known_blocks([key])), None)
         if found is None:
             break
         chain.append(found)
@@ -207,7 +211,7 @@ def restore(
     Stops before the first payload that is missing, damaged, different or without room; what follows has to be computed.
     """
     start = sequence.length
-    wanted = [Wanted(key, blocks.tokens, reader.read_block) for key, _ in stored.blocks[start // blocks.tokens :]]
+    wanted = [Wanted(key, blocks.tokens, reader.read_block) for key in stored.blocks[start // blocks.tokens :]]
     if stored.checkpoint is not None:
         rest = stored.tokens - start - len(wanted) * blocks.tokens
         wanted.append(Wanted(stored.checkpoint, rest, reader.read_checkpoint))

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import torch
 
-from engine.cache import PAGE, KvCache, Sequence
+from engine.cache import PAGE, KvCache, Lineage, Sequence
 from engine.errors import SnapshotMismatchError
 from engine.pages import runs
 from engine.row_writer import write_rows
@@ -111,10 +111,17 @@ def block_pages(bytes_per_token: int) -> int:
     return max(1, BLOCK_BYTES // (PAGE * bytes_per_token))
 
 
-def block_key(parent: str, ids: SequenceOf[int], made_by: int, reading: str = "dense", lineage: str = "") -> str:
+def block_key(parent: str, ids: SequenceOf[int], made_by: int, reading: str = "dense", lineage: Lineage = ()) -> str:
     """The key of a block. `made_by`: as `block_kind` says; `reading`: as `reading_of` says; `lineage`: of a sequence
-    that has one, for its first row alone: later ones have it by their parent."""
+    that has one, what begins in this block: what began before it has by its parent."""
     return _key(parent, (b"p", b"d", b"s", b"P", b"D", b"S")[made_by], ids, reading, lineage)
+
+
+def key_in(sequence: Sequence, first: int, end: int, parent: str) -> str:
+    """The key of the block of tokens `first` to `end` - 1 of `sequence`."""
+    reading = reading_of(sequence.reading, sequence.dense_until, end)
+    kind, lineage = block_kind(sequence, first, end), sequence.lineage_in(first, end)
+    return block_key(parent, sequence.ids[first:end], kind, reading, lineage)
 
 
 def block_kind(sequence: Sequence, first: int, end: int) -> int:
@@ -132,9 +139,10 @@ def reading_tag(reading: str) -> str:
     return hashlib.sha256(reading.encode()).hexdigest()[:16]
 
 
-def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str, lineage: str) -> str:
+def _key(parent: str, kind: bytes, ids: SequenceOf[int], reading: str, lineage: Lineage) -> str:
     policy = b"" if reading == "dense" else hashlib.sha256(reading.encode()).digest()
-    text = parent.encode() + kind + policy + lineage.encode() + array("i", ids).tobytes()
+    began = json.dumps(lineage).encode() if lineage else b""
+    text = parent.encode() + kind + policy + began + array("i", ids).tobytes()
     return hashlib.sha256(text).hexdigest()
 
 
@@ -148,19 +156,19 @@ def export_rows(
     """
     size = pages_per_block * PAGE
     final = sequence.packed if cache.packs else sequence.length // PAGE
-    parent, lineage = root, sequence.lineage
+    parent = root
     for first in range(0, final // pages_per_block * size, size):
-        ids = sequence.ids[first : first + size]
-        reading = reading_of(sequence.reading, sequence.dense_until, first + size)
-        key = block_key(parent, ids, block_kind(sequence, first, first + size), reading, lineage)
+        key = key_in(sequence, first, first + size, parent)
         if key not in known:
             if cache.demoted(sequence, first // PAGE, (first + size) // PAGE):
                 return
-            yield SnapshotBlock(key, parent, first, tuple(ids), copy_out(cache, sequence, first, first + size))
-        parent, lineage = key, ""
+            ids = tuple(sequence.ids[first : first + size])
+            yield SnapshotBlock(key, parent, first, ids, copy_out(cache, sequence, first, first + size))
+        parent = key
     first = final // pages_per_block * size
     ids = sequence.ids[first:]
     reading = reading_of(sequence.reading, sequence.dense_until, sequence.length)
+    lineage = sequence.lineage_in(first, sequence.length)
     sound = b"c" if sequence.length <= sequence.sound_until else b"C"
     key = reading_tag(reading) + _key(parent, sound + bytes(sequence.made_by[first:]), ids, reading, lineage)[16:]
     if key not in known and not cache.demoted(sequence, first // PAGE):
@@ -201,8 +209,8 @@ def copy_out(cache: KvCache, sequence: Sequence, first: int, end: int, window: T
     }
     if window is not None:
         header["window"] = True
-    if sequence.lineage:
-        header["lineage"] = sequence.lineage
+    if lineage := sequence.lineage_in(first, end):
+        header["lineage"] = lineage
     return Copied(header, data)
 
 
@@ -249,7 +257,7 @@ class Fitted:
     sound: bool
     sizes: tuple[int, ...]
     in_window: tuple[int, ...]
-    lineage: str
+    lineage: Lineage
 
 
 def open_payload(payload: bytes) -> Opened:
@@ -279,12 +287,12 @@ def fit(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], opened: Opened
         made_by = bytes.fromhex(header["made_by"])
         packed = tuple(bool(value) for value in header["packed"])
         window = bool(header.get("window", False))
-        lineage = str(header.get("lineage", ""))
+        lineage = tuple((int(start), int(stop), int(question)) for start, stop, question in header.get("lineage", ()))
     except (KeyError, TypeError, ValueError) as error:
         raise _mismatch("has a damaged header") from error
     if len(made_by) != len(ids) or len(packed) != -(-len(ids) // PAGE) or (any(packed) and not cache.packs):
         raise _mismatch("has a damaged header")
-    if sequence.length and lineage != sequence.lineage:
+    if any(not 0 <= start - sequence.length < len(ids) for start, _, _ in lineage):
         raise _mismatch("does not fit, its lineage is another")
     sizes = _sizes(cache, sum(packed) * PAGE, len(ids) - sum(packed) * PAGE)
     in_window = []
@@ -304,7 +312,7 @@ def adopt(cache: KvCache, sequence: Sequence, ids: SequenceOf[int], fitted: Fitt
     """
     first = sequence.length
     cache.adopt(sequence, list(ids), fitted.made_by, fitted.packed)
-    sequence.lineage = fitted.lineage
+    sequence.lineage += fitted.lineage
     if not fitted.sound:
         sequence.sound_until = min(sequence.sound_until, first)
 

@@ -1,18 +1,18 @@
 """One turn of a conversation: re-use, prefill, decode, and honest counts of each."""
 
-import hashlib
 import logging
 import threading
 import time
 from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
 from engine.attention import AttentionPlan
-from engine.cache import PAGE, SPARSE_DECODE, Sequence
+from engine.cache import PAGE, SPARSE_DECODE, Lineage, Sequence
 from engine.config import Sampling
 from engine.events import Checkpoint, Done, Event, FinishReason, GenerationStats, Prefilled, Reused, Score, Token
 from engine.prefill import chunk_ends, prefill_chunk
@@ -20,7 +20,7 @@ from engine.prefix import StoredPrefix, common_prefix, find_in_memory, find_in_s
 from engine.profiles import peak_memory_bytes
 from engine.room import Room
 from engine.sampling import Sampler, StopFilter
-from engine.snapshot import SnapshotReader, block_key, block_kind, reading_of
+from engine.snapshot import SnapshotReader, key_in
 from engine.split_attention import check_plan
 from engine.steps import AheadSteps, SampledSteps, Steps
 from kernels import cpu_jit
@@ -130,41 +130,34 @@ class Turn:
                 self.room.begin()
         self.reused = in_memory + self.restored
         self.sparse = self.live.made_by.count(SPARSE_DECODE)
+        if engine.blocks.exact_only:
+            self.live.lineage = self.live.lineage_in(0, self.live.length) + self._lineage()
 
     def _shared_tokens(self, state: Sequence, stored: StoredPrefix) -> int:
         """Of the blocks about to be restored, the tokens of those that `state` has in memory, made in the same way."""
-        size, policy = self.engine.blocks.tokens, self.plan.reading
-        alike = read_alike(state, policy)
+        size, alike = self.engine.blocks.tokens, read_alike(state, self.plan.reading)
         common = int(min(common_prefix(state.ids, self.prompt), len(stored.blocks) * size, alike))
         if self.engine.cache.packs:
             common = min(common, state.packed * PAGE)
-        blocks = 0
-        while (blocks + 1) * size <= common:
-            key, made_by = stored.blocks[blocks]
-            kind = block_kind(state, blocks * size, (blocks + 1) * size)
-            if not blocks and self.engine.blocks.exact_only:
-                reading = reading_of(policy.key, policy.dense_until, size)
-                mine = block_key(self.engine.fingerprint, state.ids[:size], kind, reading, state.lineage)
-                made_by = kind if mine == key else None
-            if kind != made_by:
-                break
-            blocks += 1
-        return blocks * size
+        parent = self.engine.fingerprint
+        for number, key in enumerate(stored.blocks[: common // size]):
+            if key_in(state, number * size, (number + 1) * size, parent) != key:
+                return number * size
+            parent = key
+        return common // size * size
 
     def _become(self, state: Sequence | None, length: int) -> None:
         self._fork(state, length)
         # What was kept was read as this turn's policy would have (`read_alike`); what follows is read by it.
         self.live.reading, self.live.dense_until = self.plan.reading.key, self.plan.reading.dense_until
-        if self.engine.blocks.exact_only and not self.live.length:
-            self.live.lineage = self._lineage()
 
-    def _lineage(self) -> str:
-        """What the KV of a prompt that is read from its start depends on besides its tokens, up to its last checkpoint:
-        which of them read everything, and where chunks were cut. Elsewhere blocks that are known are re-used; where
-        that starts at kept states only, tokens whose blocks are stored may be read again and must not mix with them."""
-        last = self.checkpoints[-1] if self.checkpoints else len(self.prompt)
-        facts = f"{self.checkpoints} {last} {min(last, self.plan.tail)}"
-        return hashlib.sha256(facts.encode()).hexdigest()
+    def _lineage(self) -> Lineage:
+        """What the KV of the prompt's rest depends on besides its tokens, from checkpoint to checkpoint: where chunks
+        are cut, and which tokens read everything. Elsewhere blocks that are known are re-used; where that starts at
+        kept states only, tokens whose blocks are stored may be read again and must not mix with them."""
+        first = self.live.length
+        edges = [first, *(at for at in self.checkpoints if at > first), len(self.prompt)]
+        return tuple((start, end, min(max(start, self.plan.tail), end)) for start, end in pairwise(edges))
 
     def _fork(self, state: Sequence | None, length: int) -> None:
         cache, live = self.engine.cache, self.live

@@ -79,6 +79,16 @@ def test_below_a_quarter_nothing_changes(make):
         Sparsity(streaming_local=100)
 
 
+def test_memory_for_all_heads_is_not_taken_on_the_way(make, monkeypatch):
+    def taken(*arguments, **more):
+        raise MemoryError
+
+    monkeypatch.setattr("engine.load.KvCache", taken)
+    two_pools(make(decode_weights="f32"))
+    with pytest.raises(MemoryError):
+        make(sparsity=Sparsity(), gates=None)
+
+
 class WindowsOverEverything:
     """What the two pools compute, for a cache that keeps all pages of all heads."""
 
@@ -194,6 +204,54 @@ def test_what_was_read_anew_is_not_mixed_with_blocks_of_the_same_tokens(tmp_path
     rows = [list(engine.export("short", engine.live_tokens("short"))) for engine in (stayed, again)]
     assert len(rows[0]) > 3
     assert [(row.key, row.payload) for row in rows[0]] == [(row.key, row.payload) for row in rows[1]]
+
+
+@pytest.mark.parametrize("kv_format", ["bf16", "k4v4"])
+def test_what_follows_a_checkpoint_is_not_mixed_with_blocks_that_another_question_read(
+    tmp_path, monkeypatch, kv_format
+):
+    """A text behind the documents reads everything as part of a short question, and less in front of a long one."""
+    monkeypatch.setattr("engine.engine.block_pages", lambda bytes_per_token: 2)
+    model = make_model("llama", layers=4, hidden_size=64, heads=4, kv_heads=2, max_position=4096)
+    sparse = replace(SPARSE, budget=384, reading_budget=256)
+    options = {"kv_format": kv_format, "sparsity": sparse, "gates": ((0.9, 0.1),) * 4, "prefill_chunk": 256}
+    stayed, again = (tiny_engine(tmp_path / "model", model=model, **options) for _ in range(2))
+    store, shared = Store(), random_ids(1000)
+    first = {}
+    for name, question in (("short", random_ids(20, 5)), ("long", random_ids(600, 6))):
+        prompt = shared + question
+        first[name] = turn(stayed, prompt, conversation=name, checkpoints=[600], save_to=store, tokens=2, **HOW)
+        first[name].ids[:0] = prompt
+    assert first["short"].stats.reused_tokens == 0
+    assert first["long"].stats.reused_tokens == 600
+    read = {}
+    for name, result in first.items():
+        prompt = result.ids + random_ids(5, 2)
+        live = turn(stayed, prompt, conversation=name, tokens=8, checkpoints=[600], **HOW)
+        back = turn(again, prompt, conversation=name, snapshots=store, tokens=8, checkpoints=[600], **HOW)
+        assert back.ids == live.ids
+        assert back.stats.restored_tokens + back.stats.computed_tokens > 600
+        assert back.stats.reused_tokens == live.stats.reused_tokens == len(prompt) - 6
+        rows = [list(engine.export(name, engine.live_tokens(name))) for engine in (stayed, again)]
+        assert [(row.key, row.payload) for row in rows[0]] == [(row.key, row.payload) for row in rows[1]]
+        read[name] = [row.key for row in rows[0] if row.first_token + len(row.token_ids) <= 1000]
+    same = [first == second for first, second in zip(read["short"], read["long"], strict=True)]
+    assert same == [True] * 4 + [False] * 3  # the block in the middle of which the documents end is each one's own
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_document_read_with_its_question_is_the_one_that_was_read_before(make, restart):
+    """Rows that depend on the same things are one, whether reading began at the checkpoint or went on over it."""
+    engine, other, store, ids = make("bf16"), make("bf16"), Store(), random_ids(900)
+    turn(engine, ids[:700] + random_ids(9, 3), conversation="a", checkpoints=[300, 700], save_to=store, tokens=1, **HOW)
+    if restart:
+        engine.unload("a")
+    keys = []
+    for which, snapshots, reused in ((engine, store if restart else None, 700), (other, None, 0)):
+        result = turn(which, ids, conversation="b", checkpoints=[300, 700], snapshots=snapshots, tokens=1, **HOW)
+        assert result.stats.reused_tokens == reused
+        keys.append([(row.key, row.payload) for row in which.export("b", which.live_tokens("b"))])
+    assert keys[0] == keys[1]
 
 
 def test_a_document_in_memory_is_not_restored_twice(engines):
