@@ -208,8 +208,11 @@ def test_quick_gates_of_the_starter_replace_those_that_came(calibrate, starter_m
     assert (made["method"], made["kv_heads"]) == ("quick", 90)
     assert 0 < made["streaming_heads"] < 90
     assert calibrate(starter_model, "--show")[1]["gates"] == made["gates"]
-    assert made["wide_key_layers"] == list(read_gates(SHIPPED / "starter.json").wide_key_layers)
     shipped = read_gates(SHIPPED / "starter.json")
+    # Layers with a thousandth of the damage or less come and go with the number of threads (decision 0123).
+    wide, came = set(made["wide_key_layers"]), set(shipped.wide_key_layers)
+    assert {7, 8, 17, 18, 20, 23, 24, 26} <= wide & came
+    assert len(wide ^ came) <= 2
     quick, trained = ([gate for row in gates for gate in row] for gates in (made["gates"], shipped.gates))
     needed = [q for q, t in zip(quick, trained) if t > 0.5]
     spare = [q for q, t in zip(quick, trained) if t < 0.5]

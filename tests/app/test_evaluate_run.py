@@ -258,7 +258,7 @@ def test_a_small_table_is_really_sparse(starter_model: Path, data_dir: Path) -> 
             # Of the 90 KV heads 47 stream, and those read everything at this length while a prompt is read.
             assert row["prompt_pages_read_share"] < 0.95
     assert len({row["nll"] for row in rows.values()}) == len(rows), "each way reads for itself"
-    assert found["bytes_per_token"]["k4v4"] < 0.4 * found["bytes_per_token"]["bf16"]
+    assert found["bytes_per_token"]["k4v4"] < 0.42 * found["bytes_per_token"]["bf16"]  # twelve layers keep 8-bit keys
     assert (found["sparsity"]["logical_pages"], found["sparsity"]["crossover"]) == (32, 0)
     assert "sparsity.logical_pages is 32 in all sparse rows, from settings.toml." in done.stderr
 
