@@ -52,7 +52,7 @@ def coarse_shares(
     allowed: torch.Tensor,
     factor: float,
 ) -> torch.Tensor:
-    """As `kernels.page_scores.coarse_shares`. All pages are weighed, as gathering the listed ones would cost more."""
+    """As `kernels.page_scores.coarse_shares`. All pages are weighed, listed or not."""
     kv_heads, blocks, rows, _ = q.shape
     logs = torch.empty(kv_heads, blocks, codes.shape[1], rows, device=q.device)
     for part, found in _row_logs(q, codes, scale, minimum, factor):
